@@ -208,36 +208,37 @@ impl Queue<'_> {
         shape: Shape,
         params: &P,
     ) -> Result<()> {
-        // SAFETY: the caller made the same promises.
-        unsafe { self.launch_as(function, shape, params, self.dependent) }
+        // SAFETY: as promised by the caller.
+        unsafe { self.launch_as(self.dependent, function, shape, params) }
     }
 
-    /// Enqueues a kernel that may be launched while the previous kernel still runs, where the device
-    /// supports it. The previous kernel is one of the same operator and call.
+    /// Enqueues a kernel whose predecessor on the stream is another kernel of the same call: the
+    /// device may launch the kernel while its predecessor still runs, on every stream.
     ///
     /// # Errors
-    /// Status 1 when the driver refuses.
+    /// As [`launch`](Self::launch).
     ///
     /// # Safety
-    /// As for [`launch`](Self::launch). The kernel calls `follow` (`kernels/common.cuh`) before it
-    /// touches what the previous kernel reads or writes.
-    pub unsafe fn launch_after_own<P: Copy>(
+    /// As [`launch`](Self::launch). The kernel waits for its predecessor (`follow` in
+    /// `kernels/common.cuh`) before it writes, and before it reads what the predecessor wrote.
+    #[inline]
+    pub unsafe fn launch_next<P: Copy>(
         &self,
         function: &Function,
         shape: Shape,
         params: &P,
     ) -> Result<()> {
-        // SAFETY: the caller made the same promises.
-        unsafe { self.launch_as(function, shape, params, self.can_depend) }
+        // SAFETY: as promised by the caller.
+        unsafe { self.launch_as(self.can_depend, function, shape, params) }
     }
 
     #[inline]
     unsafe fn launch_as<P: Copy>(
         &self,
+        dependent: bool,
         function: &Function,
         shape: Shape,
         params: &P,
-        dependent: bool,
     ) -> Result<()> {
         if shape.grid.contains(&0) {
             return Ok(());

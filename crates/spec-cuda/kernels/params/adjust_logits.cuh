@@ -63,12 +63,16 @@ struct Params {
     u32 word_tokens_count;
     // 1 where words are looked for in the prompt too, else 0.
     u32 words_in_prompt;
-    // Slots of a table, as a power of two.
-    u32 slot_bits;
+    // Classes of a row's tokens, as a power of two.
+    u32 class_bits;
+    // Words of 32 tokens that a class has, a multiple of 4.
+    u32 class_words;
+    // Slots of a block of `many`: the tokens that the block counts at a time.
+    u32 slots;
     u32 reserved;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Params) == 264);
+static_assert(sizeof(Params) == 272);
 static_assert(SPEC_OFFSET(Params, logits.data) == 0);
 static_assert(SPEC_OFFSET(Params, logits.stride) == 8);
 static_assert(SPEC_OFFSET(Params, tokens.data) == 16);
@@ -105,5 +109,7 @@ static_assert(SPEC_OFFSET(Params, stops) == 240);
 static_assert(SPEC_OFFSET(Params, words) == 244);
 static_assert(SPEC_OFFSET(Params, word_tokens_count) == 248);
 static_assert(SPEC_OFFSET(Params, words_in_prompt) == 252);
-static_assert(SPEC_OFFSET(Params, slot_bits) == 256);
-static_assert(SPEC_OFFSET(Params, reserved) == 260);
+static_assert(SPEC_OFFSET(Params, class_bits) == 256);
+static_assert(SPEC_OFFSET(Params, class_words) == 260);
+static_assert(SPEC_OFFSET(Params, slots) == 264);
+static_assert(SPEC_OFFSET(Params, reserved) == 268);

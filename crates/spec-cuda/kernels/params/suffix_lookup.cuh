@@ -29,9 +29,9 @@ struct Params {
     i32* match_lengths;
     // One word of flags, or null.
     u32* flags;
-    // For each request and tile, the most recent tile first, the longest match and, in the lower
-    // half, how many windows have it, [batch, own_tiles + corpus_tiles].
-    u64* notes;
+    // A note for each request and tile that `scan` notes, the most recent tile first, [batch,
+    // own_tiles - here + corpus_tiles].
+    u32* notes;
     // Requests.
     u32 batch;
     // Tokens of a row of `tokens`.
@@ -41,6 +41,9 @@ struct Params {
     // Tiles of a row, and of the corpus.
     u32 own_tiles;
     u32 corpus_tiles;
+    // Tiles of a row that `grow` notes itself: all or none.
+    u32 here;
+    u32 reserved;
     // Columns of `drafts`.
     u32 n;
     // The options.
@@ -58,7 +61,7 @@ struct Params {
     u32 offers;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Params) == 224);
+static_assert(sizeof(Params) == 232);
 static_assert(SPEC_OFFSET(Params, tokens.data) == 0);
 static_assert(SPEC_OFFSET(Params, tokens.stride) == 8);
 static_assert(SPEC_OFFSET(Params, drafts.data) == 16);
@@ -85,12 +88,14 @@ static_assert(SPEC_OFFSET(Params, max_len) == 172);
 static_assert(SPEC_OFFSET(Params, corpus_size) == 176);
 static_assert(SPEC_OFFSET(Params, own_tiles) == 180);
 static_assert(SPEC_OFFSET(Params, corpus_tiles) == 184);
-static_assert(SPEC_OFFSET(Params, n) == 188);
-static_assert(SPEC_OFFSET(Params, min_match) == 192);
-static_assert(SPEC_OFFSET(Params, max_match) == 196);
-static_assert(SPEC_OFFSET(Params, max_windows) == 200);
-static_assert(SPEC_OFFSET(Params, width) == 204);
-static_assert(SPEC_OFFSET(Params, share_floor) == 208);
-static_assert(SPEC_OFFSET(Params, drafts_per_match) == 212);
-static_assert(SPEC_OFFSET(Params, table) == 216);
-static_assert(SPEC_OFFSET(Params, offers) == 220);
+static_assert(SPEC_OFFSET(Params, here) == 188);
+static_assert(SPEC_OFFSET(Params, reserved) == 192);
+static_assert(SPEC_OFFSET(Params, n) == 196);
+static_assert(SPEC_OFFSET(Params, min_match) == 200);
+static_assert(SPEC_OFFSET(Params, max_match) == 204);
+static_assert(SPEC_OFFSET(Params, max_windows) == 208);
+static_assert(SPEC_OFFSET(Params, width) == 212);
+static_assert(SPEC_OFFSET(Params, share_floor) == 216);
+static_assert(SPEC_OFFSET(Params, drafts_per_match) == 220);
+static_assert(SPEC_OFFSET(Params, table) == 224);
+static_assert(SPEC_OFFSET(Params, offers) == 228);

@@ -14,18 +14,32 @@ use crate::launch::{Function, Shape};
 
 static KERNELS: Archive = archive!("adjust_logits");
 
-/// Slots of a block's table, as powers of two. The kernel looks at 128 slots for a token. The
-/// largest table, with biases, takes 96 KiB, which a block of every supported device has.
-const SLOT_BITS: std::ops::RangeInclusive<u32> = 9..=13;
-/// Bytes of a slot without biases, and with them.
-const SLOT: u32 = 8;
-const BIASED_SLOT: u32 = 12;
-/// Threads of a block: each has some four tokens of a text that a table holds.
-const THREADS: std::ops::RangeInclusive<usize> = 128..=1024;
-/// The most blocks of a row. Blocks take several classes of tokens each beyond that.
-const MOST_BLOCKS: usize = 64;
-/// The fewest tokens of a block, where a row has several blocks.
+/// Tokens of a text that a thread has in flight.
+const AHEAD: usize = 4;
+/// The fewest threads of a block.
+const MIN_THREADS: usize = 128;
+/// Tokens of a word, the unit of the kernels' bitmaps.
+const WORD: usize = 32;
+/// Words that the kernels take together.
+const GROUP: usize = 4;
+/// The most blocks that a row is given for the sake of a device with idle multiprocessors, and the
+/// fewest tokens of such a block.
+const MAX_BLOCKS: usize = 64;
 const BLOCK_TOKENS: usize = 512;
+/// The kernels `few`: the most threads of a block; bytes of a word, whose tokens have an entry of two
+/// bytes and a bit; the most words of a class.
+const FEW_THREADS: usize = 1024;
+const FEW_WORD: usize = WORD * 2 + 4;
+const FEW_WORDS: usize = 1024;
+/// The kernels `many`: the most threads of a block; bytes of a group of words, which have two bitmaps
+/// and a rank; the most words of a class; bytes of a slot without biases, and with them; the most
+/// slots of a block. Two blocks of the largest size share a multiprocessor.
+const MANY_THREADS: usize = 512;
+const MANY_GROUP: usize = 2 * 4 * GROUP + 4;
+const MANY_WORDS: usize = 4096;
+const SLOT: usize = 8;
+const BIASED_SLOT: usize = 12;
+const MAX_SLOTS: usize = 4096;
 /// A text has fewer tokens than this, since the kernel keeps counts in so many bits beside marks.
 const MOST_TOKENS: usize = 1 << 29;
 
@@ -90,8 +104,12 @@ launch_params! {
         word_tokens_count: u32,
         /// 1 where words are looked for in the prompt too, else 0.
         words_in_prompt: u32,
-        /// Slots of a table, as a power of two.
-        slot_bits: u32,
+        /// Classes of a row's tokens, as a power of two.
+        class_bits: u32,
+        /// Words of 32 tokens that a class has, a multiple of 4.
+        class_words: u32,
+        /// Slots of a block of `many`: the tokens that the block counts at a time.
+        slots: u32,
         reserved: u32,
     }
 }
@@ -100,12 +118,57 @@ launch_params! {
 pub(super) const HEADER: Header =
     Header { name: "adjust_logits", includes: &["ids.cuh"], structs: &[Params::DESCRIPTION] };
 
+/// How a launch divides its work.
+#[derive(Debug)]
+struct Layout {
+    /// Whether the kernels are `few`, else `many`.
+    is_few: bool,
+    /// Classes of a row's tokens, as a power of two.
+    class_bits: u32,
+    /// Words of a class, a multiple of [`GROUP`].
+    class_words: usize,
+    /// Slots of a block of `many`.
+    slots: usize,
+    shape: Shape,
+}
+
+impl Layout {
+    fn new(plan: &Plan, multiprocessors: usize) -> Self {
+        let rows = plan.rows().max(1);
+        let words = plan.vocab().div_ceil(WORD);
+        // A row's tokens are divided between blocks while the device has room for more blocks.
+        let room = (multiprocessors / rows).max(1);
+        let blocks = room.min(plan.touched() / BLOCK_TOKENS).clamp(1, MAX_BLOCKS);
+        let blocks = 1 << blocks.ilog2();
+        let classes = |most: usize| blocks.max(words.div_ceil(most).next_power_of_two());
+        let is_few = rows.saturating_mul(classes(FEW_WORDS)) <= multiprocessors;
+        let classes = classes(if is_few { FEW_WORDS } else { MANY_WORDS });
+        let class_words = words.div_ceil(classes).next_multiple_of(GROUP);
+        // Biases of all requests: a request with more than its share, and a class with more tokens
+        // than its share, may be counted in several windows.
+        let biases = plan.biases.unwrap_or(0);
+        let share = (plan.most() + biases.div_ceil(plan.requests().max(1))).div_ceil(classes);
+        let slots = (share + share / 4 + WORD).min(class_words * WORD).min(MAX_SLOTS);
+        let slot = if biases == 0 { SLOT } else { BIASED_SLOT };
+        let shared = if is_few {
+            class_words * FEW_WORD
+        } else {
+            class_words / GROUP * MANY_GROUP + slots * slot
+        };
+        let threads = (plan.most() / AHEAD).max(1);
+        let most_threads = if is_few { FEW_THREADS } else { MANY_THREADS };
+        let threads = (1 << threads.ilog2()).clamp(MIN_THREADS, most_threads);
+        let mut shape = Shape::new(plan.rows() as u32, threads as u32).shared(shared as u32);
+        shape.grid[1] = classes.min(MAX_BLOCKS) as u32;
+        Layout { is_few, class_bits: classes.ilog2(), class_words, slots, shape }
+    }
+}
+
 struct Prepared {
     cuda: Cuda,
     plan: Plan,
     function: Function,
-    slot_bits: u32,
-    shape: Shape,
+    layout: Layout,
 }
 
 // SAFETY: the kernel keeps within what the plan describes, whatever the data.
@@ -116,41 +179,18 @@ unsafe impl Supports<AdjustLogits> for Cuda {
                 format!("{} tokens of a text, expected fewer than {MOST_TOKENS}", plan.max_text());
             return Err(Error::device(self.device(), Status::NotImplemented, words));
         }
-        let name = match plan.logits.dtype {
-            DType::F16 => "adjust_logits_f16",
-            DType::BF16 => "adjust_logits_bf16",
-            _ => "adjust_logits_f32",
+        let dtype = match plan.logits.dtype {
+            DType::F16 => "f16",
+            DType::BF16 => "bf16",
+            _ => "f32",
         };
-        // Biases and words of all requests: a request with more than its share divides its tokens
-        // into more classes.
-        let requests = plan.requests().max(1);
-        let others = plan.biases.unwrap_or(0) + plan.words.map_or(0, |words| words.count);
-        let touched = (plan.touched() - others.min(plan.touched())) + others.div_ceil(requests);
-        // A row's tokens are divided between blocks while the device has room for more blocks, and
-        // where one table does not hold them.
-        let multiprocessors = self.limits().multiprocessors as usize;
-        let rows = plan.rows().max(1);
-        let tables = touched.div_ceil((5 << SLOT_BITS.end()) / 8).next_power_of_two();
-        let blocks = (multiprocessors / rows).min(touched / BLOCK_TOKENS);
-        let blocks = blocks.max(tables.min(2 * multiprocessors / rows)).clamp(1, MOST_BLOCKS);
-        let blocks = 1 << blocks.ilog2();
-        // Blocks of half the size share a multiprocessor.
-        let is_alone = tables > 1 || rows.saturating_mul(blocks) <= multiprocessors;
-        let most_threads = if is_alone { *THREADS.end() } else { THREADS.end() / 2 };
-        // A table is 5/8 full at most if no token stands twice, as the kernel has it.
-        let holds = |bits: &u32| (5 << bits) / 8 >= touched.div_ceil(blocks);
-        let slot_bits = SLOT_BITS.clone().find(holds).unwrap_or(*SLOT_BITS.end());
-        let threads = (touched / 4).max(1);
-        let threads = (1 << threads.ilog2()).clamp(*THREADS.start(), most_threads);
-        let slot = if plan.biases.unwrap_or(0) == 0 { SLOT } else { BIASED_SLOT };
-        let mut shape = Shape::new(plan.rows() as u32, threads as u32).shared(slot << slot_bits);
-        shape.grid[1] = blocks as u32;
+        let layout = Layout::new(plan, self.limits().multiprocessors as usize);
+        let kernels = if layout.is_few { "few" } else { "many" };
         Ok(Box::new(Prepared {
             cuda: self.clone(),
             plan: plan.clone(),
-            function: self.function(&KERNELS, name)?,
-            slot_bits,
-            shape,
+            function: self.function(&KERNELS, &format!("adjust_logits_{kernels}_{dtype}"))?,
+            layout,
         }))
     }
 }
@@ -167,7 +207,7 @@ unsafe impl Kernel<AdjustLogits> for Prepared {
         buffers: Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
-        let Prepared { cuda, plan, .. } = self;
+        let Prepared { cuda, plan, function, layout } = self;
         let drafts = plan.draft_tokens.map_or(DType::I32, |drafts| drafts.dtype);
         let no_stops = Matrix { dtype: DType::I32, rows: 0, cols: 0, row_stride: 0 };
         let stops = plan.stop_tokens.unwrap_or(no_stops);
@@ -201,12 +241,63 @@ unsafe impl Kernel<AdjustLogits> for Prepared {
             words: plan.words.map_or(0, |words| words.count) as u32,
             word_tokens_count: plan.words.map_or(0, |words| words.tokens) as u32,
             words_in_prompt: u32::from(plan.params.bad_words_in_prompt),
-            slot_bits: self.slot_bits,
+            class_bits: layout.class_bits,
+            class_words: layout.class_words as u32,
+            slots: layout.slots as u32,
             reserved: 0,
         };
         // SAFETY: `Params` is the kernel's, field by field; the buffers were checked against the
         // plan, and the kernel checks every token, offset, length and parent, which are data,
         // against the plan's sizes.
-        cuda.enqueue(stream, |queue| unsafe { queue.launch(&self.function, self.shape, &params) })
+        cuda.enqueue(stream, |queue| unsafe { queue.launch(function, layout.shape, &params) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use spec_core::{Operator, TensorDesc};
+
+    use super::*;
+
+    /// Shared memory that every supported device has, less what the kernels have of fixed size.
+    const SHARED: u32 = 99 * 1024 - 3 * 1024;
+
+    #[test]
+    fn a_layout_has_every_token_and_fits_every_device() {
+        let operator = AdjustLogits::new();
+        for (rows, most, vocab) in [1, 3, 32, 33, 132, 1280].into_iter().flat_map(|rows| {
+            [0, 1, 100, 4096, 1 << 20].into_iter().flat_map(move |most| {
+                [1, 40, 32_768, 128_256, 1 << 20, 1 << 28].map(move |vocab| (rows, most, vocab))
+            })
+        }) {
+            for biases in [0, 1000] {
+                let of_request = TensorDesc::new(DType::F32, [rows]);
+                let mut tensors = operator.tensors(DType::BF16, rows, vocab, rows, most);
+                tensors = tensors.repetition(of_request);
+                if biases > 0 {
+                    let of = |dtype, count| TensorDesc::new(dtype, [count]);
+                    tensors = tensors
+                        .bias_offsets(of(DType::I32, rows + 1))
+                        .bias_tokens(of(DType::I32, biases))
+                        .bias_values(of(DType::F32, biases));
+                }
+                let plan = operator.plan(&tensors).expect("a plan");
+                for multiprocessors in [1, 16, 132, 2000] {
+                    let layout = Layout::new(&plan, multiprocessors);
+                    let what = format!("{rows} x {most} of {vocab}, {multiprocessors}: {layout:?}");
+                    let words = layout.class_words << layout.class_bits;
+                    assert!(words * WORD >= vocab, "{what}");
+                    assert!(layout.class_words.is_multiple_of(GROUP) && layout.slots > 0, "{what}");
+                    assert!(layout.shape.shared <= SHARED, "{what}");
+                    let [blocks, classes] = layout.shape.grid;
+                    assert!(
+                        classes.is_power_of_two() && classes <= 1 << layout.class_bits,
+                        "{what}"
+                    );
+                    let fits = (blocks * classes) as usize <= multiprocessors;
+                    assert!(!layout.is_few || fits, "{what}");
+                }
+            }
+        }
     }
 }

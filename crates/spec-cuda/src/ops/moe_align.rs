@@ -281,7 +281,7 @@ unsafe impl Kernel<MoeAlign> for Prepared {
                 }
                 Launches::Several { count, sum: None, place } => {
                     queue.launch(count, shape, &params)?;
-                    queue.launch_after_own(place, shape, &params)?;
+                    queue.launch_next(place, shape, &params)?;
                 }
             }
             let Some(layout) = &self.layout else { return Ok(()) };

@@ -14,13 +14,20 @@ use crate::launch::{Function, Shape};
 
 static KERNELS: Archive = archive!("suffix_lookup");
 
-/// Tokens of a tile; a warp of the first launch (`scan`) scans one tile.
-const TILE: usize = 512;
+/// Tokens of a tile, which a warp has at a time.
+const TILE: usize = 256;
 /// Windows that one warp grows a tree from; the kernel keeps their tokens in shared memory.
 const FEW: usize = 64;
-/// Threads of a block in both launches, and tiles of a block in the first: one per warp.
-const THREADS: u32 = 256;
-const TILES: usize = 8;
+/// Threads of a block in both launches, and tiles that a block has at a time: one per warp.
+const THREADS: u32 = 512;
+const TILES: usize = 16;
+/// Blocks that share a multiprocessor.
+const SHARING: usize = 2;
+/// The most blocks of a request in the second launch (`grow`).
+const MAX_CLUSTER: u32 = 8;
+/// Tiles that each warp of `grow` notes of a request's own text, one after the other. The first
+/// launch (`scan`), whose warps have a tile each, notes longer texts.
+const MAX_PASSES: usize = 16;
 
 launch_params! {
     /// What the kernels of `suffix_lookup` take.
@@ -49,9 +56,9 @@ launch_params! {
         match_lengths: u64 as "i32*",
         /// One word of flags, or null.
         flags: u64 as "u32*",
-        /// For each request and tile, the most recent tile first, the longest match and, in the lower
-        /// half, how many windows have it, [batch, own_tiles + corpus_tiles].
-        notes: u64 as "u64*",
+        /// A note for each request and tile that `scan` notes, the most recent tile first,
+        /// [batch, own_tiles - here + corpus_tiles].
+        notes: u64 as "u32*",
         /// Requests.
         batch: u32,
         /// Tokens of a row of `tokens`.
@@ -61,6 +68,9 @@ launch_params! {
         /// Tiles of a row, and of the corpus.
         own_tiles: u32,
         corpus_tiles: u32,
+        /// Tiles of a row that `grow` notes itself: all or none.
+        here: u32,
+        reserved: u32,
         /// Columns of `drafts`.
         n: u32,
         /// The options.
@@ -90,6 +100,10 @@ struct Prepared {
     grow: Function,
     own_tiles: usize,
     corpus_tiles: usize,
+    /// Tiles of a row that `grow` notes itself: all or none.
+    here: usize,
+    /// The shape of `grow`.
+    shape: Shape,
 }
 
 // SAFETY: the kernels access only the memory that the plan describes, whatever the data.
@@ -100,44 +114,68 @@ unsafe impl Supports<SuffixLookup> for Cuda {
             let name = format!("suffix_lookup_{kernel}_{}", token_name(plan.tokens.dtype));
             self.function(&KERNELS, &name)
         };
+        let own_tiles = plan.tokens.cols.div_ceil(TILE);
+        let requests = plan.tokens.rows.max(1);
+        let multiprocessors = self.limits().multiprocessors as usize;
+        let room = (SHARING * multiprocessors / requests).max(1);
+        let grow = function("grow")?;
+        let (grow, shape, here) = self.within_clusters(|most| {
+            let sections = own_tiles.div_ceil(TILES).max(1);
+            let most = (1 << room.ilog2()).min(most.min(MAX_CLUSTER) as usize);
+            let blocks = sections.next_power_of_two().min(most);
+            let is_here = sections.div_ceil(blocks) <= MAX_PASSES;
+            let (blocks, here) = if is_here { (blocks, own_tiles) } else { (1, 0) };
+            let shape = Shape::new((plan.tokens.rows * blocks) as u32, THREADS)
+                .shared(shared(plan, here) as u32)
+                .cluster(blocks as u32);
+            Ok((grow.clone(), shape, here))
+        })?;
         Ok(Box::new(Prepared {
             cuda: self.clone(),
             plan: plan.clone(),
             scan: function("scan")?,
-            grow: function("grow")?,
-            own_tiles: plan.tokens.cols.div_ceil(TILE),
+            grow,
+            own_tiles,
             corpus_tiles: plan.corpus.map_or(0, |corpus| corpus.len.div_ceil(TILE)),
+            here,
+            shape,
         }))
     }
 }
 
+/// Slots of the hash table: twice as many as windows, so at most half of the slots are taken.
+fn table(plan: &Plan) -> usize {
+    (2 * plan.params.max_windows).next_power_of_two().max(64)
+}
+
+/// The largest number of offers of a request. The root and each node offer at most `width`
+/// children, and not more children than may still become nodes.
+fn offers(plan: &Plan) -> usize {
+    let width = plan.params.width;
+    (0..=plan.drafts.cols).map(|left| left.min(width)).sum::<usize>().max(1)
+}
+
+/// Size of the dynamic shared memory of a block in the second launch (`grow`), in bytes, as laid
+/// out by the kernel, which notes `here` tiles of a text.
+fn shared(plan: &Plan, here: usize) -> usize {
+    let windows = plan.params.max_windows;
+    let ahead = FEW * plan.drafts.cols;
+    let tokens = (ahead + windows.next_multiple_of(2)) * plan.tokens.dtype.size();
+    let words = 3 * windows + 2 * table(plan) + 2 * offers(plan) + here;
+    (tokens + words * 4).next_multiple_of(8)
+}
+
 impl Prepared {
-    /// Slots of the hash table: twice as many as windows, so at most half of the slots are taken.
-    fn table(&self) -> usize {
-        (2 * self.plan.params.max_windows).next_power_of_two().max(64)
-    }
-
-    /// The largest number of offers of a request. The root and each node offer at most `width`
-    /// children, and not more children than may still become nodes.
-    fn offers(&self) -> usize {
-        let width = self.plan.params.width;
-        (0..=self.plan.drafts.cols).map(|left| left.min(width)).sum::<usize>().max(1)
-    }
-
-    /// Size of the dynamic shared memory of a block in the second launch (`grow`), in bytes, as
-    /// laid out by the kernel.
-    fn shared(&self) -> usize {
-        let windows = self.plan.params.max_windows;
-        let ahead = FEW * self.plan.drafts.cols;
-        let tokens = (ahead + windows.next_multiple_of(2)) * self.plan.tokens.dtype.size();
-        (tokens + (3 * windows + 2 * self.table() + 2 * self.offers()) * 4).next_multiple_of(8)
+    /// Tiles of a request's own text that `scan` notes.
+    fn scanned(&self) -> usize {
+        self.own_tiles - self.here
     }
 }
 
 // SAFETY: the kernels access only the memory that the plan describes, whatever the data.
 unsafe impl Kernel<SuffixLookup> for Prepared {
     fn workspace_size(&self) -> usize {
-        (self.own_tiles + self.corpus_tiles).saturating_mul(self.plan.tokens.rows).saturating_mul(8)
+        (self.scanned() + self.corpus_tiles).saturating_mul(self.plan.tokens.rows).saturating_mul(4)
     }
 
     unsafe fn launch(
@@ -146,7 +184,7 @@ unsafe impl Kernel<SuffixLookup> for Prepared {
         buffers: Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
-        let Prepared { cuda, plan, own_tiles, corpus_tiles, .. } = self;
+        let Prepared { cuda, plan, own_tiles, corpus_tiles, here, .. } = self;
         let options = &plan.params;
         let params = Params {
             tokens: cuda.rows(buffers.tokens, &plan.tokens)?,
@@ -168,6 +206,8 @@ unsafe impl Kernel<SuffixLookup> for Prepared {
             corpus_size: plan.corpus.map_or(0, |corpus| corpus.len as u32),
             own_tiles: *own_tiles as u32,
             corpus_tiles: *corpus_tiles as u32,
+            here: *here as u32,
+            reserved: 0,
             n: plan.drafts.cols as u32,
             min_match: options.min_match as u32,
             max_match: options.max_match as u32,
@@ -175,21 +215,23 @@ unsafe impl Kernel<SuffixLookup> for Prepared {
             width: options.width.min(plan.drafts.cols) as u32,
             share_floor: options.share_floor(),
             drafts_per_match: options.drafts_per_match,
-            table: self.table() as u32,
-            offers: self.offers() as u32,
+            table: table(plan) as u32,
+            offers: offers(plan) as u32,
         };
         let batch = plan.tokens.rows;
         // Without requests the corpus need not be scanned.
-        let tiles = if batch == 0 { 0 } else { batch * own_tiles + corpus_tiles };
-        let scan = Shape::new(tiles.div_ceil(TILES) as u32, THREADS);
-        let blocks = batch.min(1 << 30) as u32;
-        let grow = Shape::new(blocks, THREADS).shared(self.shared() as u32);
+        let corpus = if batch == 0 { 0 } else { corpus_tiles.div_ceil(TILES) };
+        let blocks = batch * self.scanned().div_ceil(TILES) + corpus;
+        let scan = Shape::new(blocks as u32, THREADS);
         // SAFETY: `Params` has the layout of the kernels' struct; the buffers were checked against
         // the plan; the workspace holds the notes of this shape; the kernels clamp lengths, which
         // are data, to the sizes of the rows and of the corpus.
         cuda.enqueue(stream, |queue| unsafe {
+            if blocks == 0 {
+                return queue.launch(&self.grow, self.shape, &params);
+            }
             queue.launch(&self.scan, scan, &params)?;
-            queue.launch(&self.grow, grow, &params)
+            queue.launch_next(&self.grow, self.shape, &params)
         })
     }
 }

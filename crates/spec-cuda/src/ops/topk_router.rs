@@ -456,7 +456,7 @@ unsafe impl Kernel<TopkRouter> for Prepared {
                 queue.launch(function, shape, &extended)?;
             }
             let Some((function, shape)) = load else { return Ok(()) };
-            queue.launch_after_own(function, *shape, &counted)
+            queue.launch_next(function, *shape, &counted)
         })
     }
 }

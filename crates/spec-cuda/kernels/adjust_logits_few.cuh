@@ -1,0 +1,248 @@
+// adjust_logits where few rows leave room for many blocks: an entry a token of a block's class.
+//
+//     entries    how often the token was generated; whether it stands in the prompt, has a bias, has
+//                several
+//     forbidden  a bit a token: the token may not come next
+//
+// Threads first mark the entries of the tokens of the text and of the biases, in any order. Then they go
+// through the same tokens again, and the first thread to come to an entry takes it, which leaves an
+// empty one: the thread reads the token's logit, applies the rules in their order, and writes the logit
+// once. While logits are on their way, threads look for tokens that may not come next, whose logits
+// are written last. No entry is searched for, and none is looked at that nothing touched.
+//
+// An entry has 16 bits where the generated tokens of a text can be counted in 13, else 32 bits; the
+// class is divided into two then, one after the other.
+#pragma once
+
+#include "adjust_logits_row.cuh"
+
+namespace few {
+
+// Of an entry: whether the token stands in the prompt, has a bias, has several; the rest counts how
+// often the token was generated.
+constexpr u32 IN_PROMPT = 1;
+constexpr u32 BIASED = 2;
+constexpr u32 REPEATED_BIAS = 4;
+constexpr u32 COUNT_SHIFT = 3;
+constexpr u32 GENERATED = 1u << COUNT_SHIFT;
+// Tokens that an entry of 16 bits counts.
+constexpr u32 NARROW_COUNT = 0xFFFFu >> COUNT_SHIFT;
+
+// A class of a row's tokens.
+struct Class : Words {
+    u32* entries;
+    u32* forbidden;
+    // 1 where a word has two entries, 0 where it has one.
+    u32 pack;
+
+    INLINE Class(const Params& p)
+        : Words(p), entries(reinterpret_cast<u32*>(shared_words)),
+          forbidden(entries + p.class_words * 16), pack(1) {}
+
+    INLINE static void clear(const Params& p) {
+        // Entries of 16 bits of 32 tokens a word, and its bits.
+#pragma unroll 4
+        for (u32 at = threadIdx.x; at < p.class_words * 17 / 4; at += blockDim.x) {
+            shared_words[at] = make_uint4(0, 0, 0, 0);
+        }
+    }
+
+    INLINE u32 shift(u32 place) const { return (place & pack) * 16; }
+    INLINE u32 entry_of(u32 word, u32 place) const {
+        return word >> shift(place) & (0xFFFFFFFFu >> 16 * pack);
+    }
+
+    INLINE void count(u32 place) {
+        if (place != NONE) atomicAdd(entries + (place >> pack), GENERATED << shift(place));
+    }
+
+    INLINE void mark(u32 place, u32 mark) {
+        if (place != NONE) atomicOr(entries + (place >> pack), mark << shift(place));
+    }
+
+    // Marks an entry that has a bias.
+    INLINE void mark_biased(u32 place) {
+        if (place == NONE) return;
+        const u32 word = atomicOr(entries + (place >> pack), BIASED << shift(place));
+        if (entry_of(word, place) & BIASED) mark(place, REPEATED_BIAS);
+    }
+
+    // Takes an entry: 0 where it is empty by now.
+    INLINE u32 take_biased(u32 place) {
+        if (place == NONE) return 0;
+        const u32 others = ~((0xFFFFFFFFu >> 16 * pack) << shift(place));
+        return entry_of(atomicAnd(entries + (place >> pack), others), place);
+    }
+
+    // Takes an entry, if it has no bias. Entries that have one are left to the biases.
+    INLINE u32 take(u32 place) {
+        if (place == NONE) return 0;
+        const u32 word = *static_cast<volatile u32*>(entries + (place >> pack));
+        const u32 entry = entry_of(word, place);
+        return entry == 0 || (entry & BIASED) ? 0 : take_biased(place);
+    }
+};
+
+// Places in a class of the tokens of a piece that a penalty applies to, NONE for others.
+struct Places {
+    u32 at[AHEAD];
+
+    // Of a text's tokens from `base` on, the last drafts behind them.
+    INLINE Places(const Piece& piece, const Text& text, u32 base, Class& own) {
+        const Row& s = text.s;
+        const u32 end = s.length + min(s.depth, TAIL);
+#pragma unroll
+        for (u32 j = 0; j < AHEAD; j++) {
+            const u32 i = base + threadIdx.x + j * blockDim.x;
+            at[j] = NONE;
+            if (i < s.start || i >= end) continue;
+            at[j] = own.place(i < s.length ? piece.tokens[j] : s.tail[i - s.length]);
+        }
+    }
+
+    INLINE void mark(const Row& s, u32 base, Class& own) const {
+#pragma unroll
+        for (u32 j = 0; j < AHEAD; j++) {
+            const u32 i = base + threadIdx.x + j * blockDim.x;
+            if (i >= s.prompt) {
+                own.count(at[j]);
+            } else {
+                own.mark(at[j], IN_PROMPT);
+            }
+        }
+    }
+};
+
+// A logit after penalties.
+INLINE float penalised(const Row& s, u32 entry, float x) {
+    const u32 count = entry >> COUNT_SHIFT;
+    return ::penalised(s, count > 0 || (entry & IN_PROMPT), count, x);
+}
+
+// Entries that a thread has taken, and their logits. A thread asks for some logits before it writes
+// the first, which would make it wait for each in turn.
+template <typename T>
+struct Taken {
+    u32 entries[AHEAD];
+    T given[AHEAD];
+
+    INLINE Taken(const Places& places, Class& own, const T* logits) {
+#pragma unroll
+        for (u32 j = 0; j < AHEAD; j++) entries[j] = own.take(places.at[j]);
+#pragma unroll
+        for (u32 j = 0; j < AHEAD; j++) {
+            if (entries[j] != 0) given[j] = logits[own.token_at(places.at[j])];
+        }
+    }
+
+    INLINE void finish(const Row& s, const Places& places, const Class& own, T* logits) const {
+#pragma unroll
+        for (u32 j = 0; j < AHEAD; j++) {
+            if (entries[j] == 0) continue;
+            const float x = penalised(s, entries[j], to_f32(given[j]));
+            store(logits + own.token_at(places.at[j]), x);
+        }
+    }
+};
+
+// The tokens of drafts before the last TAIL: `found(place)`. By one thread, and seldom.
+template <typename Found>
+INLINE void each_far_draft(const Text& text, Class& own, Found found) {
+    const Row& s = text.s;
+    if (threadIdx.x != 0 || s.depth <= TAIL || s.start >= s.length + s.depth) return;
+#pragma unroll 1
+    for (Cursor way = {s.behind, TAIL}; way.back < s.depth; way.move(text)) {
+        found(own.place(way.token(text)));
+    }
+}
+
+template <typename T>
+INLINE void finish_biases(const Params& p, const Row& s, Class& own, T* logits) {
+#pragma unroll 1
+    for (u32 i = s.biases.begin + place_from(1); i < s.biases.end; i += blockDim.x) {
+        const i32 token = p.bias_tokens[i];
+        const u32 entry = own.take_biased(own.place(token));
+        if (entry == 0) continue;
+        float x = to_f32(logits[token]);
+        if (entry & REPEATED_BIAS) {
+#pragma unroll 1
+            for (u32 j = s.biases.begin; j < s.biases.end; j++) {
+                if (p.bias_tokens[j] == token) x = exact::add(x, p.bias_values[j]);
+            }
+        } else {
+            x = exact::add(x, p.bias_values[i]);
+        }
+        store(logits + token, penalised(s, entry, x));
+    }
+}
+
+// Adjusts the logits of the tokens of a class, whose entries and bits are clear. `piece` is the first
+// of the text. By the whole block, after a barrier.
+template <typename T>
+INLINE void adjust_class(const Params& p, const Text& text, u64 row, const Piece& piece, Class& own,
+                         T* logits) {
+    const Row& s = text.s;
+    const u32 step = blockDim.x * AHEAD;
+    const u32 end = s.start < text.len() ? s.length + min(s.depth, TAIL) : 0;
+    const Places first(piece, text, 0, own);
+    first.mark(s, 0, own);
+#pragma unroll 1
+    for (u32 base = step; base < end; base += step) {
+        Piece next;
+        next.load(text, base, s.length);
+        Places(next, text, base, own).mark(s, base, own);
+    }
+    each_far_draft(text, own, [&](u32 place) { own.count(place); });
+#pragma unroll 1
+    for (u32 i = s.biases.begin + place_from(1); i < s.biases.end; i += blockDim.x) {
+        own.mark_biased(own.place(p.bias_tokens[i]));
+    }
+    __syncthreads();
+    const Taken<T> taken(first, own, logits);
+    forbid(p, text, row, own, own.forbidden);
+    taken.finish(s, first, own, logits);
+#pragma unroll 1
+    for (u32 base = step; base < end; base += step) {
+        Piece next;
+        next.load(text, base, s.length);
+        const Places places(next, text, base, own);
+        Taken<T>(places, own, logits).finish(s, places, own, logits);
+    }
+    each_far_draft(text, own, [&](u32 place) {
+        const u32 entry = own.take(place);
+        if (entry == 0) return;
+        T* const logit = logits + own.token_at(place);
+        store(logit, penalised(s, entry, to_f32(*logit)));
+    });
+    finish_biases(p, s, own, logits);
+    __syncthreads();
+    write_forbidden(own, own.forbidden, p.class_words, logits);
+}
+
+// Adjusts the row's classes that the block has, of which the first is clear.
+template <typename T>
+INLINE u32 adjust_classes(const Params& p, const Text& text, u64 row, const Piece& piece, T* logits) {
+    Class own(p);
+    if (text.len() - text.s.prompt > NARROW_COUNT) {
+        own.pack = 0;
+        own.bits += 1;
+    }
+    bool again = false;
+#pragma unroll 1
+    for (u32 half = 0; half <= 1 - own.pack; half++) {
+#pragma unroll 1
+        for (u32 number = blockIdx.y; number >> p.class_bits == 0; number += gridDim.y) {
+            if (again) {
+                __syncthreads();
+                Class::clear(p);
+                __syncthreads();
+            }
+            again = true;
+            own.own = number + (half << p.class_bits);
+            adjust_class(p, text, row, piece, own, logits);
+        }
+    }
+    return own.flags;
+}
+
+}  // namespace few

@@ -1,0 +1,281 @@
+// adjust_logits where rows fill the device: a block sorts a row's tokens.
+//
+//     counted    a bit a token: the text or a bias has the token
+//     forbidden  a bit a token: the token may not come next
+//     before     for each group of 4 words of `counted`, how many of its tokens precede the group
+//     keys       slot i has the token that i tokens of `counted` precede
+//     values     by slot: how often the token was generated, whether it stands in the prompt
+//     first      by slot: the token's first bias in the request's list, where there are biases
+//
+// Bits are set first, in any order. Their ranks then are the slots, so that a token finds its slot
+// without a search, and slots follow the order of the vocabulary, in which memory answers fastest.
+// A thread asks for the logits of its slots before it counts, so that memory answers meanwhile. Where
+// a class has more tokens than a block has slots, the block counts and writes one window of slots
+// after the other.
+#pragma once
+
+#include "adjust_logits_row.cuh"
+
+namespace many {
+
+// Words of a group.
+constexpr u32 GROUP = 4;
+// Logits that a thread has in flight.
+constexpr u32 LOGITS_AHEAD = 4;
+
+// Of a value: whether the token stands in the prompt, and whether it has several biases; the rest
+// counts how often the token was generated.
+constexpr u32 IN_PROMPT = 1u << 31;
+constexpr u32 REPEATED_BIAS = 1u << 30;
+constexpr u32 COUNT = REPEATED_BIAS - 1;
+
+// The tokens of one class of a row.
+struct Class : Words {
+    u32* counted;
+    u32* forbidden;
+    u32* before;
+    u32* keys;
+    u32* values;
+    // Absent where there is no bias.
+    u32* first;
+    // Words, and slots.
+    u32 words;
+    u32 slots;
+
+    INLINE Class(const Params& p)
+        : Words(p), counted(reinterpret_cast<u32*>(shared_words)), forbidden(counted + p.class_words),
+          before(forbidden + p.class_words), keys(before + p.class_words / GROUP),
+          values(keys + p.slots), first(values + p.slots), words(p.class_words), slots(p.slots) {}
+
+    // Clears the bits.
+    INLINE static void clear(const Params& p) {
+#pragma unroll 1
+        for (u32 at = threadIdx.x; at < 2 * p.class_words / GROUP; at += blockDim.x) {
+            shared_words[at] = make_uint4(0, 0, 0, 0);
+        }
+    }
+
+    INLINE bool forbids(u32 place) const { return forbidden[place / 32] >> place % 32 & 1; }
+
+    // The rank of a token that `counted` has.
+    INLINE u32 rank(u32 place) const {
+        const u32 word = place / 32;
+        const uint4 group = reinterpret_cast<const uint4*>(counted)[word / GROUP];
+        const u32 below = (1u << place % 32) - 1;
+        const u32 at = word % GROUP;
+        u32 rank = before[word / GROUP];
+        rank += __popc(at > 0 ? group.x : group.x & below);
+        if (at > 0) rank += __popc(at > 1 ? group.y : group.y & below);
+        if (at > 1) rank += __popc(at > 2 ? group.z : group.z & below);
+        if (at > 2) rank += __popc(group.w & below);
+        return rank;
+    }
+
+    // Counts the tokens before each group; returns how many there are. By the whole block, after a
+    // barrier.
+    INLINE u32 rank_groups(u32* sums) {
+        const u32 lane = lane_id();
+        const u32 warp = threadIdx.x / WARP;
+        const u32 all = words / GROUP;
+        const u32 begin = min(threadIdx.x * groups_each(), all);
+        const u32 end = min(begin + groups_each(), all);
+        u32 sum = 0;
+#pragma unroll 1
+        for (u32 at = begin; at < end; at++) sum += count(group(at));
+        const u32 through = warp_inclusive_sum(sum, lane);
+        if (lane == WARP - 1) sums[warp] = through;
+        __syncthreads();
+        const SumsOfWarps<u32> of_warps(sums, blockDim.x / WARP, lane);
+        u32 rank = of_warps.before(warp) + through - sum;
+#pragma unroll 1
+        for (u32 at = begin; at < end; at++) {
+            before[at] = rank;
+            rank += count(group(at));
+        }
+        return of_warps.all();
+    }
+
+    // Clears the window of slots from rank `window` on, and writes its keys. By the threads that
+    // ranked the groups.
+    INLINE void list(u32 window, u32 kept, bool has_biases) {
+        const u32 all = words / GROUP;
+        const u32 begin = min(threadIdx.x * groups_each(), all);
+        const u32 end = min(begin + groups_each(), all);
+#pragma unroll 1
+        for (u32 at = begin; at < end; at++) {
+            const uint4 g = group(at);
+            u32 slot = before[at] - window;
+            u64 pair = g.x | static_cast<u64>(g.y) << 32;
+#pragma unroll 1
+            for (u32 half = 0; half < 2; half++) {
+                const u32 base = at * (32 * GROUP) + half * 64 - 1;
+#pragma unroll 1
+                for (; pair != 0; pair &= pair - 1, slot++) {
+                    if (slot < kept) keys[slot] = base + __ffsll(pair);
+                }
+                pair = g.z | static_cast<u64>(g.w) << 32;
+            }
+        }
+#pragma unroll 1
+        for (u32 at = threadIdx.x; at < kept; at += blockDim.x) {
+            values[at] = 0;
+            if (has_biases) first[at] = NONE;
+        }
+    }
+
+private:
+    INLINE u32 groups_each() const { return (words / GROUP + blockDim.x - 1) / blockDim.x; }
+    INLINE uint4 group(u32 at) const { return reinterpret_cast<const uint4*>(counted)[at]; }
+    INLINE static u32 count(const uint4& g) {
+        return __popc(g.x) + __popc(g.y) + __popc(g.z) + __popc(g.w);
+    }
+};
+
+// Calls `found(place, generated)` for tokens that a penalty applies to, NONE for a token without a
+// place. `piece` is the first of the text.
+template <typename Found>
+INLINE void each_penalised(const Text& text, Piece piece, Class& own, Found found) {
+    const Row& s = text.s;
+    if (!s.repeats && !s.counts) return;
+    const u32 step = blockDim.x * AHEAD;
+#pragma unroll 1
+    for (u32 base = 0; base < s.length; base += step) {
+        Piece next;
+        next.load(text, base + step, s.length);
+#pragma unroll
+        for (u32 j = 0; j < AHEAD; j++) {
+            const u32 i = base + threadIdx.x + j * blockDim.x;
+            if (i >= s.start && i < s.length) found(own.place(piece.tokens[j]), i >= s.prompt);
+        }
+        piece = next;
+    }
+#pragma unroll 1
+    for (u32 j = threadIdx.x; j < min(s.depth, TAIL); j += blockDim.x) {
+        found(own.place(s.tail[j]), true);
+    }
+    if (threadIdx.x == 0 && s.depth > TAIL) {
+#pragma unroll 1
+        for (Cursor way = {s.behind, TAIL}; way.back < s.depth; way.move(text)) {
+            found(own.place(way.token(text)), true);
+        }
+    }
+}
+
+template <typename Found>
+INLINE void each_bias(const Params& p, const Row& s, Class& own, Found found) {
+#pragma unroll 1
+    for (u32 i = s.biases.begin + place_from(1); i < s.biases.end; i += blockDim.x) {
+        found(own.place(p.bias_tokens[i]), i);
+    }
+}
+
+// A token's logit after all rules.
+INLINE float adjusted(const Params& p, const Row& s, const Class& own, u32 slot, u32 token, float x) {
+    const u32 value = own.values[slot];
+    const u32 first = p.biases == 0 ? NONE : own.first[slot];
+    if (first != NONE) {
+        x = exact::add(x, p.bias_values[first]);
+        if (value & REPEATED_BIAS) {
+#pragma unroll 1
+            for (u32 i = first + 1; i < s.biases.end; i++) {
+                if (p.bias_tokens[i] == static_cast<i32>(token)) {
+                    x = exact::add(x, p.bias_values[i]);
+                }
+            }
+        }
+    }
+    const u32 count = value & COUNT;
+    return penalised(s, count > 0 || (value & IN_PROMPT), count, x);
+}
+
+// The logits of a thread's next slots. A thread asks for some logits before it writes the first,
+// which would make it wait for each in turn.
+template <typename T>
+struct Logits {
+    T given[LOGITS_AHEAD];
+
+    INLINE void load(const Class& own, const T* logits, u32 base, u32 count) {
+#pragma unroll
+        for (u32 j = 0; j < LOGITS_AHEAD; j++) {
+            const u32 slot = base + j * blockDim.x;
+            if (slot < count) given[j] = logits[own.token_at(own.keys[slot])];
+        }
+    }
+
+    INLINE void finish(const Params& p, const Row& s, const Class& own, T* logits, u32 base,
+                       u32 count) const {
+#pragma unroll
+        for (u32 j = 0; j < LOGITS_AHEAD; j++) {
+            const u32 slot = base + j * blockDim.x;
+            if (slot >= count || own.forbids(own.keys[slot])) continue;
+            const u32 token = own.token_at(own.keys[slot]);
+            store(logits + token, adjusted(p, s, own, slot, token, to_f32(given[j])));
+        }
+    }
+};
+
+// Adjusts the logits of the tokens of a class. By the whole block, after a barrier.
+template <typename T>
+INLINE void adjust_class(const Params& p, const Text& text, u64 row, const Piece& piece, Class& own,
+                         u32* sums, T* logits) {
+    const Row& s = text.s;
+    each_bias(p, s, own, [&](u32 place, u32) { set_bit(own.counted, place); });
+    each_penalised(text, piece, own, [&](u32 place, bool) { set_bit(own.counted, place); });
+    __syncthreads();
+    const u32 all = own.rank_groups(sums);
+#pragma unroll 1
+    for (u32 window = 0; window == 0 || window < all; window += own.slots) {
+        const u32 count = min(all - window, own.slots);
+        own.list(window, count, p.biases != 0);
+        __syncthreads();
+        Logits<T> asked;
+        asked.load(own, logits, threadIdx.x, count);
+        each_penalised(text, piece, own, [&](u32 place, bool generated) {
+            if (place == NONE) return;
+            const u32 slot = own.rank(place) - window;
+            if (slot >= count) return;
+            if (generated) {
+                atomicAdd(own.values + slot, 1u);
+            } else {
+                atomicOr(own.values + slot, IN_PROMPT);
+            }
+        });
+        each_bias(p, s, own, [&](u32 place, u32 i) {
+            if (place == NONE) return;
+            const u32 slot = own.rank(place) - window;
+            if (slot >= count) return;
+            const u32 other = atomicMin(own.first + slot, i);
+            if (other != NONE) atomicOr(own.values + slot, REPEATED_BIAS);
+        });
+        if (window == 0) forbid(p, text, row, own, own.forbidden);
+        __syncthreads();
+        if (window == 0) write_forbidden(own, own.forbidden, own.words, logits);
+        asked.finish(p, s, own, logits, threadIdx.x, count);
+#pragma unroll 1
+        for (u32 base = threadIdx.x + blockDim.x * LOGITS_AHEAD; base < count;
+             base += blockDim.x * LOGITS_AHEAD) {
+            asked.load(own, logits, base, count);
+            asked.finish(p, s, own, logits, base, count);
+        }
+        // Other threads clear what this one reads.
+        if (all > own.slots) __syncthreads();
+    }
+}
+
+// Adjusts the row's classes that the block has, of which the first is clear.
+template <typename T>
+INLINE u32 adjust_classes(const Params& p, const Text& text, u64 row, const Piece& piece, u32* sums,
+                          T* logits) {
+    Class own(p);
+#pragma unroll 1
+    for (own.own = blockIdx.y;;) {
+        adjust_class(p, text, row, piece, own, sums, logits);
+        own.own += gridDim.y;
+        if (own.own >> own.bits != 0) return own.flags;
+        __syncthreads();
+        Class::clear(p);
+        __syncthreads();
+    }
+}
+
+}  // namespace many

@@ -1,0 +1,435 @@
+// suffix_lookup: the tree of drafts that grows from a request's windows.
+#pragma once
+
+#include "suffix_lookup_windows.cuh"
+
+constexpr u32 MAX_DRAFTS = 64;
+// A window in the corpus. Places are below 2^31.
+constexpr u32 IN_CORPUS = 1u << 31;
+// Windows that one warp grows a tree from.
+constexpr u32 FEW = 2 * WARP;
+// An empty slot of the hash table.
+constexpr u32 EMPTY = 0xFFFFFFFFu;
+
+// Shared memory of a block, behind which the arrays of its dynamic part lie.
+struct Shared {
+    u64 maxima[WARPS];
+    u32 sums[WARPS];
+    // The youngest child of each node so far, 0 for none.
+    u32 youngest[MAX_DRAFTS + 1];
+    u32 listed;
+    u32 offered;
+};
+
+template <typename T>
+struct Grower {
+    const Params& p;
+    Shared& s;
+    const u32 request;
+    const Text<T> own;
+    const Text<T> corpus;
+    // By window: the place behind its match; the token that it has at the depth that is looked at, and
+    // the slot of that token; the offer that it belongs to, from 1 on, 0 for the root.
+    u32* const ends;
+    T* const tokens;
+    u32* const slots;
+    u32* const offer_of;
+    // The hash table: the most recent window that has the slot's token, and how many have it.
+    u32* const firsts;
+    u32* const counts;
+    // By offer: what it is worth, 0 once it is taken; its parent and its depth.
+    u32* const worths;
+    u32* const origins;
+    // By depth and window, where there are FEW windows at most: the window's token at the depth.
+    T* const ahead;
+    // Notes of tiles of the request's own text, the most recent first.
+    const Note* const own_notes;
+
+    INLINE T token_at(u32 window, u32 depth) const {
+        const u32 end = ends[window];
+        const bool is_own = (end & IN_CORPUS) == 0;
+        const u32 length = is_own ? own.length : corpus.length;
+        const u64 place = static_cast<u64>(end & ~IN_CORPUS) + depth;
+        return place < length ? (is_own ? own.tokens : corpus.tokens)[place] : static_cast<T>(-1);
+    }
+
+    INLINE Note note(u32 tile) const {
+        if (tile < p.here) return own_notes[tile];
+        const u64 row = p.own_tiles - p.here + p.corpus_tiles;
+        return {p.notes[request * row + tile - p.here]};
+    }
+
+    INLINE void list(u32 number, u32 place, bool is_own) {
+        if (number < p.max_windows) ends[number] = (place + 1) | (is_own ? 0 : IN_CORPUS);
+    }
+
+    // Lists the request's windows, the most recent first; returns the length of their match.
+    INLINE u32 list_windows(u32& windows) {
+        const u32 tiles = p.own_tiles + p.corpus_tiles;
+        u32 most = 0;
+#pragma unroll 4
+        for (u32 i = threadIdx.x; i < tiles; i += THREADS) most = max(most, note(i).longest());
+        if (threadIdx.x == 0) s.listed = 0;
+        const u32 longest = static_cast<u32>(largest_of_block(most, s.maxima));
+        windows = 0;
+        if (longest == 0) return 0;
+        // A thread has successive tiles.
+        const u32 each = (tiles + THREADS - 1) / THREADS;
+        const u32 begin = min(threadIdx.x * each, tiles);
+        const u32 end = min(begin + each, tiles);
+        u32 sum = 0;
+#pragma unroll 4
+        for (u32 i = begin; i < end; i++) sum += note(i).longest() == longest ? note(i).count() : 0;
+        u32 number = sum_before(sum, s.sums, windows);
+        windows = min(windows, p.max_windows);
+        // Tiles to look through again, and the number of the first window of each. Such a tile has
+        // windows of its own, so that there are fewer of them than windows.
+        u32* const listed = firsts;
+        u32* const numbers = counts;
+        if (sum != 0) {
+            for (u32 i = begin; i < end && number < windows; i++) {
+                const Note found = note(i);
+                if (found.longest() != longest) continue;
+                if (found.count() > 2) {
+                    const u32 at = atomicAdd(&s.listed, 1);
+                    listed[at] = i;
+                    numbers[at] = number;
+                } else {
+                    const u32 base = tile_of(i) * TILE;
+                    list(number, base + found.first(), i < p.own_tiles);
+                    if (found.count() == 2) list(number + 1, base + found.second(), i < p.own_tiles);
+                }
+                number += found.count();
+            }
+        }
+        __syncthreads();
+        if (s.listed != 0) look_again(longest, listed, numbers);
+        return longest;
+    }
+
+    INLINE u32 tile_of(u32 i) const {
+        return (i < p.own_tiles ? p.own_tiles : p.own_tiles + p.corpus_tiles) - 1 - i;
+    }
+
+    INLINE void look_again(u32 longest, const u32* listed, const u32* numbers) {
+        const Suffix<T> suffix(p, own);
+        const T last = suffix.last();
+#pragma unroll 1
+        for (u32 at = threadIdx.x / WARP; at < s.listed; at += WARPS) {
+            const bool is_own = listed[at] < p.own_tiles;
+            const Text<T> text = {is_own ? own.tokens : corpus.tokens,
+                                  is_own ? own.length : corpus.length};
+            const Tile<T> tile(text.tokens, text.length, tile_of(listed[at]));
+            u32 number = numbers[at];
+            u32 bits = tile.candidates(text.length, [&](T token) { return token == last; });
+            for (;;) {
+                const u32 place = take(bits);
+                if (place == NONE) break;
+                if (suffix.match(text.tokens, tile.base + place) != longest) continue;
+                if (lane_id() == 0) list(number, tile.base + place, is_own);
+                number++;
+            }
+        }
+        __syncthreads();
+    }
+
+    // Offers the children of a node: of the windows that belong to `offer`, the tokens at `depth`.
+    INLINE void offer_children(u32 offer, u32 node, u32 depth, u32 left, u32 windows) {
+        const u32 mask = p.table - 1;
+        for (u32 i = threadIdx.x; i < p.table; i += THREADS) {
+            firsts[i] = EMPTY;
+            counts[i] = 0;
+        }
+        for (u32 w = threadIdx.x; w < windows; w += THREADS) {
+            tokens[w] = offer_of[w] == offer ? token_at(w, depth) : static_cast<T>(-1);
+        }
+        __syncthreads();
+        for (u32 w = threadIdx.x; w < windows; w += THREADS) {
+            const T token = tokens[w];
+            if (token < 0) continue;
+            u32 slot = static_cast<u32>((static_cast<u64>(token) * 0x9E3779B97F4A7C15ull) >> 40) & mask;
+            // The table has twice as many slots as there are windows, so that one is found. All
+            // windows of a slot have its token, whichever of them stands there.
+            while (true) {
+                const u32 seen = atomicCAS(&firsts[slot], EMPTY, w);
+                if (seen == EMPTY || tokens[seen] == token) break;
+                slot = (slot + 1) & mask;
+            }
+            atomicMin(&firsts[slot], w);
+            atomicAdd(&counts[slot], 1);
+            slots[w] = slot;
+        }
+        __syncthreads();
+        const u32 wanted = min(p.width, left);
+        for (u32 i = 0; i < wanted; i++) {
+            // More windows first, then the more recent one.
+            u64 best = 0;
+            for (u32 slot = threadIdx.x; slot < p.table; slot += THREADS) {
+                const u64 value = static_cast<u64>(counts[slot]) << 32 |
+                                  static_cast<u64>(0xFFFFu - (firsts[slot] & 0xFFFFu)) << 16 | slot;
+                if (counts[slot] != 0) best = max(best, value);
+            }
+            best = largest_of_block(best, s.maxima);
+            const u32 count = static_cast<u32>(best >> 32);
+            // Worse children have no larger share.
+            if (count == 0 || static_cast<u64>(count) * 65536 < static_cast<u64>(p.share_floor) * windows) {
+                break;
+            }
+            const u32 slot = static_cast<u32>(best) & 0xFFFFu;
+            const u32 first = firsts[slot];
+            const u32 own_offer = s.offered;
+            for (u32 w = threadIdx.x; w < windows; w += THREADS) {
+                if (tokens[w] >= 0 && slots[w] == slot) offer_of[w] = own_offer + 1;
+            }
+            __syncthreads();
+            if (threadIdx.x == 0) {
+                worths[own_offer] = worth_of(count, depth + 1, first);
+                origins[own_offer] = node << 8 | (depth + 1);
+                counts[slot] = 0;
+                s.offered = own_offer + 1;
+            }
+            __syncthreads();
+        }
+        __syncthreads();
+    }
+
+    INLINE void pad() const {
+        T* const drafts = static_cast<T*>(p.drafts.data) + request * p.drafts.stride;
+        for (u32 i = threadIdx.x; i <= p.n; i += THREADS) {
+            if (i < p.n) {
+                drafts[i] = static_cast<T>(-1);
+                if (p.parents.data != nullptr) p.parents[request][i] = -1;
+                if (p.shares.data != nullptr) p.shares[request][i] = 0.0f;
+            }
+            if (p.first_child.data != nullptr) p.first_child[request][i] = -1;
+            if (p.next_sibling.data != nullptr) p.next_sibling[request][i] = -1;
+            s.youngest[i] = 0;
+        }
+    }
+
+    INLINE static float share(u32 count, u32 windows) {
+        return __fdiv_rn(static_cast<float>(count), static_cast<float>(windows));
+    }
+
+    // Writes the node number `node`, from 1 on.
+    INLINE void write(u32 node, T token, u32 worth, u32 origin, u32 windows) const {
+        const u32 parent = origin >> 8;
+        static_cast<T*>(p.drafts.data)[request * p.drafts.stride + node - 1] = token;
+        if (p.parents.data != nullptr) p.parents[request][node - 1] = static_cast<i32>(parent);
+        if (p.shares.data != nullptr) {
+            p.shares[request][node - 1] = share(worth >> 17, windows);
+        }
+        const u32 elder = s.youngest[parent];
+        s.youngest[parent] = node;
+        if (elder == 0) {
+            if (p.first_child.data != nullptr) p.first_child[request][parent] = static_cast<i32>(node);
+        } else if (p.next_sibling.data != nullptr) {
+            p.next_sibling[request][elder] = static_cast<i32>(node);
+        }
+    }
+
+    // What an offer is worth: more windows first, then less depth, then the more recent window.
+    INLINE static u32 worth_of(u32 count, u32 depth, u32 first) {
+        return count << 17 | (127 - depth) << 10 | (1023 - first);
+    }
+
+    INLINE static u32 first_of(u32 worth) { return 1023 - (worth & 1023); }
+
+    // Grows a chain, whose nodes have one child at most, from FEW windows at most; returns how many
+    // nodes there are. By the first warp.
+    INLINE u32 grow_chain(u32 windows, u32 limit) const {
+        const u32 lane = threadIdx.x;
+        // The windows of the last node, as bits.
+        u32 belong[2] = {ALL_LANES >> (WARP - min(windows, WARP)), 0};
+        if (windows > WARP) belong[1] = ALL_LANES >> (FEW - windows);
+        u32 nodes = 0;
+#pragma unroll 1
+        for (; nodes < limit; nodes++) {
+            const T* const at_depth = ahead + nodes * FEW;
+            T given[2];
+            u32 left[2];
+#pragma unroll
+            for (u32 half = 0; half < 2; half++) {
+                given[half] = static_cast<T>(-1);
+                if (belong[half] >> lane & 1) given[half] = at_depth[half * WARP + lane];
+                left[half] = __ballot_sync(ALL_LANES, given[half] >= 0);
+            }
+            // Each turn takes the windows that have the token of the most recent one that is left.
+            u32 most = 0;
+            T best = 0;
+            // Fewer windows than the best token has cannot have another token more often.
+#pragma unroll 1
+            while (__popc(left[0]) + __popc(left[1]) > most) {
+                const u32 first = left[0] != 0 ? __ffs(left[0]) - 1 : WARP + __ffs(left[1]) - 1;
+                const T token = at_depth[first];
+                const u32 low = __ballot_sync(ALL_LANES, given[0] == token);
+                const u32 high = __ballot_sync(ALL_LANES, given[1] == token);
+                left[0] &= ~low;
+                left[1] &= ~high;
+                const u32 count = __popc(low) + __popc(high);
+                if (count <= most) continue;
+                most = count;
+                best = token;
+                belong[0] = low;
+                belong[1] = high;
+            }
+            if (most == 0 || most * 65536 < p.share_floor * windows) break;
+            if (lane == 0) {
+                static_cast<T*>(p.drafts.data)[request * p.drafts.stride + nodes] = best;
+                if (p.parents.data != nullptr) p.parents[request][nodes] = static_cast<i32>(nodes);
+                if (p.shares.data != nullptr) p.shares[request][nodes] = share(most, windows);
+                if (p.first_child.data != nullptr) {
+                    p.first_child[request][nodes] = static_cast<i32>(nodes + 1);
+                }
+            }
+        }
+        return nodes;
+    }
+
+    // Grows the tree from FEW windows at most; returns how many nodes there are, in the first warp.
+    INLINE u32 grow_few(u32 windows, u32 limit) {
+        for (u32 i = threadIdx.x; i < limit * FEW; i += THREADS) {
+            if (i % FEW < windows) ahead[i] = token_at(i % FEW, i / FEW);
+        }
+        __syncthreads();
+        if (threadIdx.x >= WARP) return 0;
+        if (p.width == 1) return grow_chain(windows, limit);
+        const u32 lane = threadIdx.x;
+        // The offers that the lane's two windows belong to.
+        u32 own_offer[2] = {0, 0};
+        u32 offered = 0;
+        u32 nodes = 0;
+        u32 offer = 0;
+        u32 depth = 0;
+        while (nodes < p.n) {
+            if (depth < limit) {
+                const T* const at_depth = ahead + depth * FEW;
+                T tokens[2];
+                u32 left[2];
+#pragma unroll
+                for (u32 half = 0; half < 2; half++) {
+                    const u32 window = half * WARP + lane;
+                    const bool belongs = window < windows && own_offer[half] == offer;
+                    tokens[half] = belongs ? at_depth[window] : static_cast<T>(-1);
+                    left[half] = __ballot_sync(ALL_LANES, tokens[half] >= 0);
+                }
+                // Each turn takes the windows that have the token of the most recent one that is left.
+                // Lane k knows how many windows had the tokens of turns k and WARP + k.
+                u32 children[2] = {0, 0};
+#pragma unroll 1
+                for (u32 turn = 0; (left[0] | left[1]) != 0; turn++) {
+                    const u32 first = left[0] != 0 ? __ffs(left[0]) - 1 : WARP + __ffs(left[1]) - 1;
+                    const T token = at_depth[first];
+                    const u32 low = __ballot_sync(ALL_LANES, tokens[0] == token);
+                    const u32 high = __ballot_sync(ALL_LANES, tokens[1] == token);
+                    left[0] &= ~low;
+                    left[1] &= ~high;
+                    const u32 child = (__popc(low) + __popc(high)) << 10 | (1023 - first);
+                    if (turn == lane) children[0] = child;
+                    if (turn == WARP + lane) children[1] = child;
+                }
+                const u32 wanted = min(p.width, p.n - nodes);
+#pragma unroll 1
+                for (u32 i = 0; i < wanted; i++) {
+                    const u32 best = __reduce_max_sync(ALL_LANES, max(children[0], children[1]));
+                    const u32 count = best >> 10;
+                    // Worse children have no larger share.
+                    if (count == 0 || count * 65536 < p.share_floor * windows) break;
+                    const u32 first = first_of(best);
+                    const T token = at_depth[first];
+#pragma unroll
+                    for (u32 half = 0; half < 2; half++) {
+                        if (children[half] == best) children[half] = 0;
+                        if (tokens[half] == token) own_offer[half] = offered + 1;
+                    }
+                    if (lane == 0) {
+                        worths[offered] = worth_of(count, depth + 1, first);
+                        origins[offered] = nodes << 8 | (depth + 1);
+                    }
+                    offered++;
+                }
+                __syncwarp();
+            }
+            u32 best = 0;
+            u32 index = 0;
+            for (u32 i = lane; i < offered; i += WARP) {
+                const u32 worth = worths[i];
+                if (worth > best) {
+                    best = worth;
+                    index = i;
+                }
+            }
+            const u32 worth = __reduce_max_sync(ALL_LANES, best);
+            if (worth == 0) break;
+            // No two offers are worth the same: windows of one depth belong to one offer each.
+            const u32 owner = __ffs(__ballot_sync(ALL_LANES, best == worth)) - 1;
+            index = __shfl_sync(ALL_LANES, index, owner);
+            const u32 origin = origins[index];
+            nodes++;
+            offer = index + 1;
+            depth = origin & 0xFF;
+            __syncwarp();
+            if (lane == 0) {
+                write(nodes, ahead[(depth - 1) * FEW + first_of(worth)], worth, origin, windows);
+                worths[index] = 0;
+            }
+            __syncwarp();
+        }
+        return nodes;
+    }
+
+    // Grows the tree from any number of windows; returns how many nodes there are.
+    INLINE u32 grow_many(u32 windows, u32 limit) {
+        for (u32 w = threadIdx.x; w < windows; w += THREADS) offer_of[w] = 0;
+        __syncthreads();
+        u32 nodes = 0;
+        u32 offer = 0;
+        u32 depth = 0;
+        while (nodes < p.n) {
+            if (depth < limit) offer_children(offer, nodes, depth, p.n - nodes, windows);
+            u64 best = 0;
+            for (u32 i = threadIdx.x; i < s.offered; i += THREADS) {
+                if (worths[i] != 0) best = max(best, static_cast<u64>(worths[i]) << 32 | i);
+            }
+            best = largest_of_block(best, s.maxima);
+            if (best == 0) break;
+            const u32 index = static_cast<u32>(best);
+            const u32 worth = worths[index];
+            nodes++;
+            offer = index + 1;
+            depth = origins[index] & 0xFF;
+            __syncthreads();
+            if (threadIdx.x == 0) {
+                write(nodes, token_at(first_of(worth), depth - 1), worth, origins[index], windows);
+                worths[index] = 0;
+            }
+            __syncthreads();
+        }
+        return nodes;
+    }
+
+    INLINE void run() {
+        if (threadIdx.x == 0) s.offered = 0;
+        u32 windows;
+        const u32 longest = list_windows(windows);
+        // A product beyond every depth is cut before it is an integer: drafts are at most 64.
+        const float depths = min(p.drafts_per_match * static_cast<float>(longest), 65536.0f);
+        const u32 limit = min(p.n, static_cast<u32>(depths));
+        u32 nodes = 0;
+        if (windows > FEW) {
+            nodes = grow_many(windows, limit);
+        } else if (windows != 0) {
+            nodes = grow_few(windows, limit);
+        }
+        if (threadIdx.x == 0) {
+            p.counts[request] = static_cast<i32>(nodes);
+            if (p.match_lengths != nullptr) p.match_lengths[request] = static_cast<i32>(longest);
+            u32 bits = p.lengths[request] == own.length ? 0 : BAD_LENGTHS;
+            if (p.corpus_length.data != nullptr && p.corpus_length[0] != corpus.length) {
+                bits |= BAD_LENGTHS;
+            }
+            raise(p.flags, bits);
+        }
+    }
+};
+
