@@ -41,7 +41,7 @@ INLINE void adjust(const Params& p, Then then) {
     const Text text(p, s, is_there ? static_cast<u64>(request) : 0);
     // Before the text's length is known.
     Piece piece;
-    if (is_there) piece.load(text, 0, p.most);
+    if (is_there) piece.load(text, 0, p.max_length);
     Own::clear(p);
     __syncthreads();
     if (threadIdx.x == 0 && blockIdx.y == 0) raise(p.flags, is_there ? bits | s.way_bits : bits);

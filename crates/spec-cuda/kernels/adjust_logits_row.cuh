@@ -146,7 +146,7 @@ INLINE u32 survey(const Params& p, i64 request, Row& s) {
     const i32 ngram = load_or(p.no_repeat_ngram, r, other);
     const i32 min_tokens = load_or(p.min_tokens, r, other);
     s.request = static_cast<u32>(r);
-    s.length = cut(length, p.most, bits);
+    s.length = cut(length, p.max_length, bits);
     s.prompt = cut(prompt, s.length, bits);
     const float all = negative_infinity();
     s.repeats = penalty(p.repetition, repetition, 1.0f, 0.0f, s.repetition, bits);

@@ -7,7 +7,7 @@
 struct Params {
     // Logits, [rows, vocab] of the kernel's type.
     Rows<void> logits;
-    // Texts, [requests, most].
+    // Texts, [requests, max_length].
     IntegerRows tokens;
     // Tokens of each prompt, [requests].
     Integers prompt_lengths;
@@ -52,7 +52,7 @@ struct Params {
     // Tokens of the vocabulary.
     u32 vocab;
     // Tokens of a row of `tokens`.
-    u32 most;
+    u32 max_length;
     // Biases of all requests.
     u32 biases;
     // Columns of `stop_tokens`.
@@ -103,7 +103,7 @@ static_assert(SPEC_OFFSET(Params, flags) == 208);
 static_assert(SPEC_OFFSET(Params, request_count) == 216);
 static_assert(SPEC_OFFSET(Params, rows) == 224);
 static_assert(SPEC_OFFSET(Params, vocab) == 228);
-static_assert(SPEC_OFFSET(Params, most) == 232);
+static_assert(SPEC_OFFSET(Params, max_length) == 232);
 static_assert(SPEC_OFFSET(Params, biases) == 236);
 static_assert(SPEC_OFFSET(Params, stops) == 240);
 static_assert(SPEC_OFFSET(Params, words) == 244);

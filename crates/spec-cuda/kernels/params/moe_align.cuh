@@ -25,8 +25,8 @@ struct Params {
     i32* inverse;
     // One word of flags, or null.
     u32* flags;
-    // Picks of each local expert in each block, [blocks, pairs], of two launches; in each block, then
-    // in all, [blocks + 1, locals], of three launches.
+    // Picks of each local expert in each block, [blocks, pairs], of two launches; in each block,
+    // then in all, [blocks + 1, locals], of three launches.
     u32* workspace;
     // Picks of all tokens.
     u32 picks;
@@ -44,8 +44,8 @@ struct Params {
     u32 turns;
     // Blocks that share the picks.
     u32 blocks;
-    // Pairs of counts in a row of the workspace, as words of 16 bits each, where no `moe_align_sum` is
-    // launched; else 0.
+    // Pairs of counts in a row of the workspace, as words of 16 bits each, where no `moe_align_sum`
+    // is launched; else 0.
     u32 pairs;
     u32 reserved;
 };

@@ -41,14 +41,14 @@ const SLOT: usize = 8;
 const BIASED_SLOT: usize = 12;
 const MAX_SLOTS: usize = 4096;
 /// A text has fewer tokens than this, since the kernel keeps counts in so many bits beside marks.
-const MOST_TOKENS: usize = 1 << 29;
+const MAX_TOKENS: usize = 1 << 29;
 
 launch_params! {
     /// What the kernels of `adjust_logits` take. What is absent is null.
     struct Params {
         /// Logits, [rows, vocab] of the kernel's type.
         logits: Rows as "Rows<void>",
-        /// Texts, [requests, most].
+        /// Texts, [requests, max_length].
         tokens: IntegerRows,
         /// Tokens of each prompt, [requests].
         prompt_lengths: Integers,
@@ -93,7 +93,7 @@ launch_params! {
         /// Tokens of the vocabulary.
         vocab: u32,
         /// Tokens of a row of `tokens`.
-        most: u32,
+        max_length: u32,
         /// Biases of all requests.
         biases: u32,
         /// Columns of `stop_tokens`.
@@ -140,14 +140,14 @@ impl Layout {
         let room = (multiprocessors / rows).max(1);
         let blocks = room.min(plan.touched() / BLOCK_TOKENS).clamp(1, MAX_BLOCKS);
         let blocks = 1 << blocks.ilog2();
-        let classes = |most: usize| blocks.max(words.div_ceil(most).next_power_of_two());
+        let classes = |max: usize| blocks.max(words.div_ceil(max).next_power_of_two());
         let is_few = rows.saturating_mul(classes(FEW_WORDS)) <= multiprocessors;
         let classes = classes(if is_few { FEW_WORDS } else { MANY_WORDS });
         let class_words = words.div_ceil(classes).next_multiple_of(GROUP);
         // Biases of all requests: a request with more than its share, and a class with more tokens
         // than its share, may be counted in several windows.
         let biases = plan.biases.unwrap_or(0);
-        let share = (plan.most() + biases.div_ceil(plan.requests().max(1))).div_ceil(classes);
+        let share = (plan.max_text() + biases.div_ceil(plan.requests().max(1))).div_ceil(classes);
         let slots = (share + share / 4 + WORD).min(class_words * WORD).min(MAX_SLOTS);
         let slot = if biases == 0 { SLOT } else { BIASED_SLOT };
         let shared = if is_few {
@@ -155,9 +155,9 @@ impl Layout {
         } else {
             class_words / GROUP * MANY_GROUP + slots * slot
         };
-        let threads = (plan.most() / AHEAD).max(1);
-        let most_threads = if is_few { FEW_THREADS } else { MANY_THREADS };
-        let threads = (1 << threads.ilog2()).clamp(MIN_THREADS, most_threads);
+        let threads = (plan.max_text() / AHEAD).max(1);
+        let max_threads = if is_few { FEW_THREADS } else { MANY_THREADS };
+        let threads = (1 << threads.ilog2()).clamp(MIN_THREADS, max_threads);
         let mut shape = Shape::new(plan.rows() as u32, threads as u32).shared(shared as u32);
         shape.grid[1] = classes.min(MAX_BLOCKS) as u32;
         Layout { is_few, class_bits: classes.ilog2(), class_words, slots, shape }
@@ -174,9 +174,9 @@ struct Prepared {
 // SAFETY: the kernel keeps within what the plan describes, whatever the data.
 unsafe impl Supports<AdjustLogits> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<AdjustLogits>>> {
-        if plan.max_text() >= MOST_TOKENS {
+        if plan.max_text() >= MAX_TOKENS {
             let words =
-                format!("{} tokens of a text, expected fewer than {MOST_TOKENS}", plan.max_text());
+                format!("{} tokens of a text, expected fewer than {MAX_TOKENS}", plan.max_text());
             return Err(Error::device(self.device(), Status::NotImplemented, words));
         }
         let dtype = match plan.logits.dtype {
@@ -235,7 +235,7 @@ unsafe impl Kernel<AdjustLogits> for Prepared {
             request_count: plan.requests() as u64,
             rows: plan.rows() as u32,
             vocab: plan.vocab() as u32,
-            most: plan.tokens.cols as u32,
+            max_length: plan.tokens.cols as u32,
             biases: plan.biases.unwrap_or(0) as u32,
             stops: stops.cols as u32,
             words: plan.words.map_or(0, |words| words.count) as u32,
@@ -265,14 +265,14 @@ mod tests {
     #[test]
     fn a_layout_has_every_token_and_fits_every_device() {
         let operator = AdjustLogits::new();
-        for (rows, most, vocab) in [1, 3, 32, 33, 132, 1280].into_iter().flat_map(|rows| {
-            [0, 1, 100, 4096, 1 << 20].into_iter().flat_map(move |most| {
-                [1, 40, 32_768, 128_256, 1 << 20, 1 << 28].map(move |vocab| (rows, most, vocab))
+        for (rows, max, vocab) in [1, 3, 32, 33, 132, 1280].into_iter().flat_map(|rows| {
+            [0, 1, 100, 4096, 1 << 20].into_iter().flat_map(move |max| {
+                [1, 40, 32_768, 128_256, 1 << 20, 1 << 28].map(move |vocab| (rows, max, vocab))
             })
         }) {
             for biases in [0, 1000] {
                 let of_request = TensorDesc::new(DType::F32, [rows]);
-                let mut tensors = operator.tensors(DType::BF16, rows, vocab, rows, most);
+                let mut tensors = operator.tensors(DType::BF16, rows, vocab, rows, max);
                 tensors = tensors.repetition(of_request);
                 if biases > 0 {
                     let of = |dtype, count| TensorDesc::new(dtype, [count]);
@@ -284,7 +284,7 @@ mod tests {
                 let plan = operator.plan(&tensors).expect("a plan");
                 for multiprocessors in [1, 16, 132, 2000] {
                     let layout = Layout::new(&plan, multiprocessors);
-                    let what = format!("{rows} x {most} of {vocab}, {multiprocessors}: {layout:?}");
+                    let what = format!("{rows} x {max} of {vocab}, {multiprocessors}: {layout:?}");
                     let words = layout.class_words << layout.class_bits;
                     assert!(words * WORD >= vocab, "{what}");
                     assert!(layout.class_words.is_multiple_of(GROUP) && layout.slots > 0, "{what}");

@@ -44,7 +44,7 @@ const ONE_PICKS: usize = 2048;
 const FEWER: usize = 1 << 14;
 const MANY: usize = 1 << 18;
 /// The largest number of pairs of counts that each block sums by itself: 256 KiB.
-const MOST_PAIRS: usize = 1 << 16;
+const MAX_PAIRS: usize = 1 << 16;
 /// Up to `FEW` picks, every warp ranks all picks. Blocks then have `FEW_THREADS` threads, and
 /// there is a block for every `FEW_PLACES` places or every `FEW_EXPERTS` experts, whichever are
 /// more blocks. On an H200 with 256 experts, this takes 2.2 us for 1 token and 2.8 us for 4
@@ -197,7 +197,7 @@ unsafe impl Supports<MoeAlign> for Cuda {
         let spread = Team::new(picks, limits.multiprocessors, threads);
         let turns = spread.turns.min(MAX_TURNS);
         let blocks = picks.div_ceil((threads * turns) as usize) as u32;
-        let sums = blocks as usize * pairs(locals) > MOST_PAIRS;
+        let sums = blocks as usize * pairs(locals) > MAX_PAIRS;
         let launches = Launches::Several {
             count: self.function(&KERNELS, "moe_align_count")?,
             sum: sums.then(|| self.function(&KERNELS, "moe_align_sum")).transpose()?,

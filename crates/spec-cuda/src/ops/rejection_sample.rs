@@ -106,7 +106,7 @@ impl Team {
     ///
     /// If some requests are greedy, 8 x 256 takes 6.1 and 8 x 512 takes 6.3 (batch 8, vocab 32000);
     /// 16 x 256 takes 12.3 and 8 x 512 takes 14.4 (batch 16, vocab 128256).
-    fn new(plan: &Plan, most: u32) -> Self {
+    fn new(plan: &Plan, max: u32) -> Self {
         let follows = plan.params.acceptance == Acceptance::Greedy || plan.greedy.is_some();
         let (small, large) = (plan.vocab() < 40_000, plan.vocab() > 100_000);
         let (blocks, threads) = match plan.batch {
@@ -127,7 +127,7 @@ impl Team {
         };
         // If the device cannot run that many blocks in a cluster, fewer but larger blocks do the
         // work.
-        if blocks <= most { Team { blocks, threads } } else { Team { blocks: most, threads: 512 } }
+        if blocks <= max { Team { blocks, threads } } else { Team { blocks: max, threads: 512 } }
     }
 
     fn shape(self, batch: usize) -> Option<Shape> {
@@ -148,8 +148,8 @@ unsafe impl Supports<RejectionSample> for Cuda {
         let mixed = if plan.greedy.is_some() { "mixed_" } else { "" };
         let name = format!("rejection_sample_{mixed}{mode}_{}", plan.target.dtype.name());
         let function = self.function(&KERNELS, &name)?;
-        let (function, shape, ()) = self.within_clusters(|most| {
-            let shape = Team::new(plan, most).shape(plan.batch).ok_or_else(|| {
+        let (function, shape, ()) = self.within_clusters(|max| {
+            let shape = Team::new(plan, max).shape(plan.batch).ok_or_else(|| {
                 let words = format!("{} requests are more than a grid holds", plan.batch);
                 Error::device(self.device(), Status::NotImplemented, words)
             })?;

@@ -108,7 +108,7 @@ const THREADS: u32 = 512;
 const PLAIN_LEAST: u32 = 4;
 
 /// Tokens of the largest vocabulary that the plain kernel takes: `RaceLead::MOST_VOCAB`.
-const MOST_PLAIN: usize = 4096 * 64;
+const MAX_PLAIN: usize = 4096 * 64;
 
 /// A kernel in whose launch each cluster owns one row.
 struct ByRow {
@@ -170,7 +170,7 @@ impl Prepared {
         let weighs = plan.probs.is_some() || plan.processed_logprobs.is_some();
         let plain = !plan.filters && !weighs && plan.draws() == 1;
         let dtype = plan.logits.dtype.name();
-        let plain = plain && plan.vocab() <= MOST_PLAIN;
+        let plain = plain && plan.vocab() <= MAX_PLAIN;
         let (archive, name) = match (plain, &plan.mask) {
             (true, None) => (&PLAIN, format!("sample_logits_plain_{dtype}")),
             (true, Some(_)) => (&PLAIN, format!("sample_logits_plain_masked_{dtype}")),

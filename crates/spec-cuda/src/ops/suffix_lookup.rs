@@ -119,10 +119,10 @@ unsafe impl Supports<SuffixLookup> for Cuda {
         let multiprocessors = self.limits().multiprocessors as usize;
         let room = (SHARING * multiprocessors / requests).max(1);
         let grow = function("grow")?;
-        let (grow, shape, here) = self.within_clusters(|most| {
+        let (grow, shape, here) = self.within_clusters(|max| {
             let sections = own_tiles.div_ceil(TILES).max(1);
-            let most = (1 << room.ilog2()).min(most.min(MAX_CLUSTER) as usize);
-            let blocks = sections.next_power_of_two().min(most);
+            let max = (1 << room.ilog2()).min(max.min(MAX_CLUSTER) as usize);
+            let blocks = sections.next_power_of_two().min(max);
             let is_here = sections.div_ceil(blocks) <= MAX_PASSES;
             let (blocks, here) = if is_here { (blocks, own_tiles) } else { (1, 0) };
             let shape = Shape::new((plan.tokens.rows * blocks) as u32, THREADS)

@@ -282,7 +282,7 @@ fn flat_route(plan: &Plan) -> Option<(usize, u32)> {
         && plan.experts().is_multiple_of(4)
         && (plan.x.row_stride * plan.x.dtype.size()).is_multiple_of(ALIGNMENT as usize)
         && plan.tokens() < 1 << 31;
-    FLAT_EXPERTS.into_iter().find(|&(most, _)| suits && plan.experts() <= most)
+    FLAT_EXPERTS.into_iter().find(|&(max, _)| suits && plan.experts() <= max)
 }
 
 /// Consecutive experts per lane in the kernel for any shape.
@@ -306,8 +306,8 @@ unsafe impl Supports<TopkRouter> for Cuda {
         let least = usize::from(plan.has_num_tokens);
         let shape = |(threads, blocks): (u32, u32), lanes: usize| {
             let tokens_a_block = threads as usize / lanes;
-            let most = (self.limits().multiprocessors * blocks) as usize;
-            let wanted = plan.tokens().div_ceil(tokens_a_block).clamp(least, most);
+            let max = (self.limits().multiprocessors * blocks) as usize;
+            let wanted = plan.tokens().div_ceil(tokens_a_block).clamp(least, max);
             Shape::new(wanted as u32, threads)
         };
         let bytes = words(plan) * 4;
@@ -322,12 +322,12 @@ unsafe impl Supports<TopkRouter> for Cuda {
         let extended = is_extended(plan);
         let kind = if extended { "extended_" } else { "" };
         let quick = if !has_quick_route(plan)
-            && let Some((most, blocks)) = flat_route(plan)
+            && let Some((max, blocks)) = flat_route(plan)
         {
             let words = words(plan).max(FLAT_WORDS);
-            let bytes = (most + FLAT_THREADS as usize / WARP * words) * 4;
+            let bytes = (max + FLAT_THREADS as usize / WARP * words) * 4;
             Some(Launch {
-                function: self.function(&FLAT, &format!("topk_router_flat_{most}_{dtype}"))?,
+                function: self.function(&FLAT, &format!("topk_router_flat_{max}_{dtype}"))?,
                 shape: shape((FLAT_THREADS, blocks), WARP).shared(bytes as u32),
                 extended: true,
                 words: words as u32,

@@ -66,10 +66,10 @@ impl Inverse {
     /// The kernels for these keys, and for places of the type `to`.
     pub(super) fn new(cuda: &Cuda, keys: &Vector, to: DType) -> Result<Self> {
         let bits = keys.dtype.size() * 8;
-        let most = cuda.limits().multiprocessors;
+        let max = cuda.limits().multiprocessors;
         let shape = |per: usize, blocks: u32| {
             let steps = u32::try_from(keys.len.div_ceil(per)).unwrap_or(u32::MAX);
-            Shape::new(steps.min(most * blocks), THREADS as u32)
+            Shape::new(steps.min(max * blocks), THREADS as u32)
         };
         Ok(Inverse {
             n: keys.len,
