@@ -2,8 +2,8 @@
 # What CI cannot do, on a machine with a GPU and torch (cupy is used where it is there):
 # golden vectors with torch and cupy on CUDA, torch.compile and opcheck, CUDA graphs captured
 # on a side stream, with transformers graphs of whole decode steps too, threads that share a plan
-# and a stream, the functions in the engines' signatures, and what a call costs the host. `spec_ops` and pytest are on PYTHONPATH or
-# installed.
+# and a stream, the functions in the engines' signatures, and what a call costs the host.
+# `spec_ops` and pytest are on PYTHONPATH or installed.
 #
 #   PYTHONPATH=$PWD/unpacked-wheel python/gpu_check.sh [RESULTS]
 set -euo pipefail
