@@ -100,17 +100,17 @@ impl Library {
 
 /// An array that calls make.
 #[derive(Debug)]
-pub struct New {
+pub struct Fresh {
     shape: Py<PyAny>,
     dtype: String,
     /// The way that a call's library gave.
     ready: OnceLock<Ready>,
 }
 
-impl New {
+impl Fresh {
     /// An array of this shape, a tuple of Python, and this element type.
     pub fn new(shape: Py<PyAny>, dtype: impl Into<String>) -> Self {
-        New { shape, dtype: dtype.into(), ready: OnceLock::new() }
+        Fresh { shape, dtype: dtype.into(), ready: OnceLock::new() }
     }
 }
 
@@ -259,7 +259,11 @@ impl<'py> Arrays<'py> {
     /// A new array on `device`, made by the first array's library beside the first array. An array
     /// that was made the ready way comes with its description, since it needs none of the checks
     /// of [`read`](Self::read).
-    pub fn make(&self, new: &New, device: Device) -> PyResult<(Bound<'py, PyAny>, Option<Array>)> {
+    pub fn make(
+        &self,
+        new: &Fresh,
+        device: Device,
+    ) -> PyResult<(Bound<'py, PyAny>, Option<Array>)> {
         let py = self.py;
         let Some((first, library)) = &self.first else {
             return Err(crate::error::internal(py, "no array to make another like"));
@@ -280,7 +284,7 @@ impl<'py> Arrays<'py> {
     /// The ready way to make an array beside `first`; the first call asks the library for the way.
     fn ready<'a>(
         &self,
-        new: &'a New,
+        new: &'a Fresh,
         first: &Bound<'py, PyAny>,
         library: &'static Library,
     ) -> PyResult<Option<&'a Ready>> {

@@ -12,7 +12,7 @@ use crate::arguments::{Arguments, Outputs, Wanted, by_name};
 use crate::call::MAX_ARGUMENTS;
 use crate::contract::Contract;
 use crate::error;
-use crate::library::New;
+use crate::library::Fresh;
 use crate::options::MAKERS;
 use crate::plan::Plan;
 use crate::prepared::{Descs, Keeps, Prepared, Shared};
@@ -139,8 +139,8 @@ impl Operator {
         py: Python<'_>,
         key: &Key,
         descs: &mut Descs,
-    ) -> PyResult<[Option<New>; MAX_ARGUMENTS]> {
-        let mut outputs: [Option<New>; MAX_ARGUMENTS] = Default::default();
+    ) -> PyResult<[Option<Fresh>; MAX_ARGUMENTS]> {
+        let mut outputs: [Option<Fresh>; MAX_ARGUMENTS] = Default::default();
         if !key.outputs.contains(&Some(Wanted::New)) {
             return Ok(outputs);
         }
@@ -168,7 +168,7 @@ impl Operator {
                 .map_err(|refused| contract.refuse(py, argument, refused))?;
             descs[i] = Some(desc);
             let shape = PyTuple::new(py, shape)?.into_any().unbind();
-            outputs[i] = Some(New::new(shape, dtype));
+            outputs[i] = Some(Fresh::new(shape, dtype));
         }
         Ok(outputs)
     }

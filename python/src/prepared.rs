@@ -9,7 +9,7 @@ use crate::call::{Call, Create, MAX_ARGUMENTS};
 use crate::contract::Contract;
 use crate::device;
 use crate::dlpack::Array;
-use crate::library::{Arrays, New};
+use crate::library::{Arrays, Fresh};
 
 /// Descriptors of an operator's arguments, in the contract's order; `None` for absent arguments.
 pub type Descs = [Option<TensorDesc>; MAX_ARGUMENTS];
@@ -21,9 +21,9 @@ pub struct Prepared {
     /// The descriptors that the operator was created for.
     pub descs: Descs,
     /// For each argument, the output to make if the caller gives none.
-    pub outputs: [Option<New>; MAX_ARGUMENTS],
+    pub outputs: [Option<Fresh>; MAX_ARGUMENTS],
     /// The workspace that a call or a plan makes on a CUDA device.
-    workspace: New,
+    workspace: Fresh,
     /// Workspaces in host memory that no call uses now. A call on the CPU takes long, so each
     /// call has a workspace of its own and threads that share a plan never wait for each other.
     host: Mutex<Vec<Buffer<u8>>>,
@@ -75,14 +75,14 @@ impl Prepared {
         operator: &dyn Create,
         device: Device,
         descs: Descs,
-        outputs: [Option<New>; MAX_ARGUMENTS],
+        outputs: [Option<Fresh>; MAX_ARGUMENTS],
     ) -> PyResult<Self> {
         let raise = |error| crate::error::raise(py, &error);
         let handle = device::open(device).map_err(raise)?;
         let count = operator.arguments().len();
         let call = operator.create(&handle, &descs[..count]).map_err(raise)?;
         let bytes = (call.workspace_size(),).into_pyobject(py)?.into_any().unbind();
-        let workspace = New::new(bytes, "u8");
+        let workspace = Fresh::new(bytes, "u8");
         let (host, streams) = (Mutex::default(), Mutex::default());
         Ok(Prepared { call, handle, descs, outputs, workspace, host, streams })
     }
