@@ -43,7 +43,8 @@ const FOLDERS: [Folder; 2] = [
         // There is machine code for every device below 9.0, so the PTX may use
         // instructions of 9.0.
         ptx: 90,
-        limit: 1 << 23,
+        // crates.io takes packages of up to 10 MiB.
+        limit: 9 << 20,
     },
     // Only benchmarks use these kernels, so their archives are kept small: any other device
     // compiles the PTX.

@@ -20,21 +20,6 @@ INLINE u32 lowest_equal(const Row& row, u32 group, u32 lane, float largest) {
     return __reduce_min_sync(ALL_LANES, entries[0] == largest ? token : second);
 }
 
-// Brings a block's piece of the row to L2 that the blocks read which take the place of these: memory is busy
-// while rows are ended. By the block's first thread, which has its first share.
-template <typename T>
-INLINE void prefetch_later(const Params<T>& p, u32 index, const Share& share, const Senders& blocks) {
-#if __CUDA_ARCH__ >= 900
-    const u64 later = static_cast<u64>(index) + p.at_once;
-    const u32 end = Share(p.vocab, (blocks.rank + 1) * SELECT_WARPS - 1, blocks.size * SELECT_WARPS).end;
-    if (later >= gridDim.x >> (31 - __clz(blocks.size))) return;
-    const T* const from = p.logits[later] + share.begin * GROUP;
-    const u32 bytes = (min(end * GROUP, p.vocab) - share.begin * GROUP) * sizeof(T) / 16 * 16;
-    if (reinterpret_cast<u64>(from) % 16 != 0 || bytes == 0) return;
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-#endif
-}
-
 template <typename T, bool MASKED>
 INLINE void sample_plain(const Params<T>& p) {
     __shared__ RaceLead::Shared shared;
@@ -64,10 +49,7 @@ INLINE void sample_plain(const Params<T>& p) {
     const float raw =
         row.survey(share.begin, share.end, lead.lane, [&](u32 group, float its) { tops[group] = its; });
     if (__any_sync(ALL_LANES, !(raw <= LARGEST)) && lead.lane == 0) raise(p.flags, NON_FINITE);
-    if (threadIdx.x == 0) {
-        prefetch_later(p, index, share, blocks);
-        Request::arrive();
-    }
+    if (threadIdx.x == 0) Request::arrive();
     __syncthreads();
     if (blocks.size > 1) blocks.wait_started();
     const Options options(request, p.vocab);

@@ -41,8 +41,7 @@ struct Params {
     u32 draws;
     // 1 where min-p filters before top-k and top-p, else 0.
     u32 min_p_first;
-    // Rows that the device runs at a time.
-    u32 at_once;
+    u32 reserved;
 };
 // In bytes, as the host has them.
 static_assert(sizeof(Params<float>) == 192);
@@ -71,7 +70,7 @@ static_assert(SPEC_OFFSET(Params<float>, requests) == 168);
 static_assert(SPEC_OFFSET(Params<float>, vocab) == 176);
 static_assert(SPEC_OFFSET(Params<float>, draws) == 180);
 static_assert(SPEC_OFFSET(Params<float>, min_p_first) == 184);
-static_assert(SPEC_OFFSET(Params<float>, at_once) == 188);
+static_assert(SPEC_OFFSET(Params<float>, reserved) == 188);
 
 // What the kernels take that report of the tokens drawn. `T` is the type of the logits.
 template <typename T>

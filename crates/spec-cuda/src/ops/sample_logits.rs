@@ -21,6 +21,7 @@ use crate::args::{IntegerRows, Integers, Rows};
 use crate::launch::{Function, Shape};
 
 static PLAIN: Archive = archive!("sample_logits_plain");
+static BATCH: Archive = archive!("sample_logits_batch");
 static GENERAL: Archive = archive!("sample_logits");
 static REPORT: Archive = archive!("sample_logits_report");
 
@@ -62,8 +63,7 @@ launch_params! {
         draws: u32,
         /// 1 where min-p filters before top-k and top-p, else 0.
         min_p_first: u32,
-        /// Rows that the device runs at a time.
-        at_once: u32,
+        reserved: u32,
     }
 }
 
@@ -103,8 +103,7 @@ pub(super) const HEADER: Header = Header {
 const THREADS: u32 = 512;
 
 /// The least blocks of a row in the plain kernel. All blocks but one of a row end once they have read,
-/// and blocks of other rows read while that one ends the row: 256 rows of 128,256 f32 logits on an
-/// H100 took 70.3 us with 4 blocks, 73.4 with 1 and 73.0 with 8, before pieces were prefetched.
+/// and blocks of other rows read while that one ends the row.
 const PLAIN_LEAST: u32 = 4;
 
 /// Tokens of the largest vocabulary that the plain kernel takes: `RaceLead::MOST_VOCAB`.
@@ -114,8 +113,6 @@ const MAX_PLAIN: usize = 4096 * 64;
 struct ByRow {
     function: Function,
     shape: Shape,
-    /// Rows that the device runs at a time; the largest number where clusters have one block.
-    at_once: u32,
 }
 
 struct Prepared {
@@ -158,8 +155,7 @@ impl ByRow {
             Error::device(cuda.device(), Status::NotImplemented, words)
         })?;
         let shape = Shape { grid: [grid, 1], ..block.cluster(blocks) };
-        let at_once = if blocks > 1 { at_once(blocks)? } else { u32::MAX };
-        Ok(ByRow { function, shape, at_once })
+        Ok(ByRow { function, shape })
     }
 }
 
@@ -171,12 +167,16 @@ impl Prepared {
         let plain = !plan.filters && !weighs && plan.draws() == 1;
         let dtype = plan.logits.dtype.name();
         let plain = plain && plan.vocab() <= MAX_PLAIN;
-        let (archive, name) = match (plain, &plan.mask) {
-            (true, None) => (&PLAIN, format!("sample_logits_plain_{dtype}")),
-            (true, Some(_)) => (&PLAIN, format!("sample_logits_plain_masked_{dtype}")),
-            (false, _) => (&GENERAL, format!("sample_logits_{dtype}")),
+        let masked = if plan.mask.is_some() { "masked_" } else { "" };
+        let (archive, name, least) = if !plain {
+            (&GENERAL, format!("sample_logits_{dtype}"), 1)
+        } else if plan.rows() > cuda.limits().multiprocessors as usize {
+            // No row can have two blocks at a time. 256 rows of 128,256 f32 logits take the batch
+            // kernel 64.1 us on an H100, and the plain kernel 70.4.
+            (&BATCH, format!("sample_logits_batch_{masked}{dtype}"), 1)
+        } else {
+            (&PLAIN, format!("sample_logits_plain_{masked}{dtype}"), PLAIN_LEAST)
         };
-        let least = if plain { PLAIN_LEAST } else { 1 };
         let draw = ByRow::new(cuda, archive, &name, plan.rows(), least)?;
         let name = format!("sample_logits_report_{dtype}");
         let report = plan.reports().then(|| ByRow::new(cuda, &REPORT, &name, plan.rows(), 1));
@@ -246,7 +246,7 @@ unsafe impl Kernel<SampleLogits> for Prepared {
             vocab: plan.vocab() as u32,
             draws: plan.draws() as u32,
             min_p_first: u32::from(plan.params.min_p_first),
-            at_once: self.draw.at_once,
+            reserved: 0,
         };
         // SAFETY: `Params` and `Report` have the layout of the kernels' structs; the buffers were
         // checked against the plan, and the kernels check requests and tokens, which are data,
