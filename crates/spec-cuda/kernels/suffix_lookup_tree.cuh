@@ -425,8 +425,10 @@ struct Grower {
             p.counts[request] = static_cast<i32>(nodes);
             if (p.match_lengths != nullptr) p.match_lengths[request] = static_cast<i32>(longest);
             u32 bits = p.lengths[request] == own.length ? 0 : BAD_LENGTHS;
-            if (p.corpus_length.data != nullptr && p.corpus_length[0] != corpus.length) {
-                bits |= BAD_LENGTHS;
+            if (p.corpus_length.data != nullptr) {
+                // The length may have changed since the corpus was read: only its range counts.
+                const i64 given = p.corpus_length[0];
+                if (given != clamped(given, p.corpus_size)) bits |= BAD_LENGTHS;
             }
             raise(p.flags, bits);
         }
