@@ -112,6 +112,9 @@ pub async fn run(mut options: Options) -> Result<()> {
     let took = start.elapsed().as_secs_f64();
     let mut written: Vec<Written> = batches.iter().flat_map(Written::rows).collect();
     written.sort_by_key(|written| written.first);
+    // A task that the scheduler repeats after it has lost a worker replaces its file by the same one, and both of its
+    // reports may arrive.
+    written.dedup();
     check(&written, content)?;
     output.publish(&written)?;
     let count = written.iter().map(|written| written.distinct).sum::<u64>();

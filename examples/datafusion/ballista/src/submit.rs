@@ -95,15 +95,10 @@ impl<'a> Scheduler<'a> {
     async fn submit(&self, plan: Arc<dyn ExecutionPlan>, job: &str) -> Result<Vec<RecordBatch>> {
         let session = Uuid::new_v4().to_string();
         let config = self.config.clone().with_ballista_job_name(job);
-        let ballista = config.ballista_config();
-        let url = self.options.scheduler.clone();
+        let (url, settings) = (self.options.scheduler.clone(), config.ballista_config());
+        let codec = codec();
         let stream = execute_physical_plan::<PhysicalPlanNode>(
-            url,
-            &ballista,
-            plan,
-            &*codec(),
-            session,
-            config,
+            url, &settings, plan, &*codec, session, config,
         );
         stream.await?.try_collect().await
     }
