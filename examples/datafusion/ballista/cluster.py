@@ -160,7 +160,7 @@ class Checks:
 
     def finish(self, what, job, output, expected, must_work):
         """Checks that a job has ended right, or with one sentence and without an output. Returns whether it is
-        right, and how many submissions the client has cancelled."""
+        right, and how many submissions the client has given up."""
         start = time.monotonic()
         try:
             said, error = job.communicate(timeout=self.options.limit)
@@ -170,8 +170,8 @@ class Checks:
         left = list(output.parent.glob(f".{output.name}.*.partial"))
         if left:
             raise SystemExit(f"{what}: {left} is left")
-        again = said.count("stood still")
-        took = f"{time.monotonic() - start:.1f} s later" + (f", {again} submissions cancelled" if again else "")
+        again = said.count("is given up")
+        took = f"{time.monotonic() - start:.1f} s later" + (f", {again} submissions given up" if again else "")
         if job.returncode == 0:
             files = self.compare(what, output, expected)
             print(f"ok: {what}: the output is right, {files} files, {took}", flush=True)

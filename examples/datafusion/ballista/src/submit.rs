@@ -65,34 +65,45 @@ impl<'a> Scheduler<'a> {
     /// that outlive their job share nothing with the next submission.
     ///
     /// # Errors
-    /// If the job fails, if it has stood still in every submission, or if the user interrupts it.
+    /// If the job fails, if every submission is given up, or if the user interrupts it.
     pub async fn execute<R>(
         &self,
         mut make: impl AsyncFnMut() -> Result<(Arc<dyn ExecutionPlan>, R)>,
     ) -> Result<(Vec<RecordBatch>, R)> {
         let (stall, submissions) = (self.options.stall_seconds, self.options.submissions);
+        let mut why = String::new();
         for submission in 1..=submissions.get() {
             let (plan, resource) = make().await?;
             let job = format!("distinct keys {}", Uuid::new_v4());
             tokio::select! {
-                batches = self.submit(plan, &job) => return Ok((batches?, resource)),
-                () = self.stall(&job) => self.cancel(&job).await,
+                batches = self.submit(plan, &job) => match batches? {
+                    Ok(batches) => return Ok((batches, resource)),
+                    Err(error) => why = format!("its result was lost with a worker ({error})"),
+                },
+                () = self.stall(&job) => {
+                    self.cancel(&job).await;
+                    why = format!("none of its tasks started or ended for {stall} s");
+                }
                 _ = tokio::signal::ctrl_c() => {
                     self.cancel(&job).await;
                     return exec_err!("interrupted");
                 }
             }
-            println!(
-                "submission {submission} of {submissions} stood still for {stall} s and was cancelled"
-            );
+            println!("submission {submission} of {submissions} is given up: {why}");
         }
         exec_err!(
-            "the job was submitted {submissions} times, and each time no task started or ended for {stall} s: the logs \
-             of the scheduler and the workers may say why"
+            "the job was submitted {submissions} times; the last time, {why}: the logs of the scheduler and \
+             the workers may say more"
         )
     }
 
-    async fn submit(&self, plan: Arc<dyn ExecutionPlan>, job: &str) -> Result<Vec<RecordBatch>> {
+    /// The outer result is an error if the job fails; the inner one, if the job has ended and its result cannot be fetched
+    /// from the workers.
+    async fn submit(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        job: &str,
+    ) -> Result<Result<Vec<RecordBatch>>> {
         let session = Uuid::new_v4().to_string();
         let config = self.config.clone().with_ballista_job_name(job);
         let (url, settings) = (self.options.scheduler.clone(), config.ballista_config());
@@ -100,7 +111,7 @@ impl<'a> Scheduler<'a> {
         let stream = execute_physical_plan::<PhysicalPlanNode>(
             url, &settings, plan, &*codec, session, config,
         );
-        stream.await?.try_collect().await
+        Ok(stream.await?.try_collect().await)
     }
 
     /// Returns when the job stands still. A scheduler that does not answer counts as no progress.
