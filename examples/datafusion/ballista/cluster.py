@@ -16,6 +16,7 @@ import random
 import resource
 import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -64,6 +65,13 @@ class Cluster:
             "--expire-dead-executor-interval-seconds", 2, "--scheduler-policy", "pull-staged",
             "--no-executors-grace-period-seconds", self.lost_after,
         )
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                return socket.create_connection((HOST, self.port)).close()
+            except ConnectionRefusedError:
+                time.sleep(0.02)
+        raise SystemExit("the scheduler does not listen")
 
     def start_worker(self, worker, work=None):
         port = self.port + 1 + 3 * worker
@@ -342,13 +350,16 @@ def kills(options, folder):
     inputs = checks.make("random", options.keys)
     expected = checks.expected(inputs)
     dice = random.Random(options.seed)
-    with Cluster(options, folder, 2) as cluster:
-        start = time.monotonic()
-        checks.finish("undisturbed", cluster.job(inputs, output, "--ranges", 16), output, expected, must_work=True)
-        takes = time.monotonic() - start
+    with Cluster(options, folder, 2, lost_after=8) as cluster:
+        # The first job also waits for the workers.
+        for what in ["first", "undisturbed"]:
+            start = time.monotonic()
+            job = cluster.job(inputs, output, "--ranges", 16)
+            checks.finish(what, job, output, expected, must_work=True)
+            takes = time.monotonic() - start
         right = resubmitted = 0
         for turn in range(options.times):
-            job = cluster.job(inputs, output, "--ranges", 16, "--stall-seconds", 45)
+            job = cluster.job(inputs, output, "--ranges", 16, "--stall-seconds", 30)
             worker, moment = dice.randrange(2), dice.uniform(0, takes)
             time.sleep(moment)
             cluster.kill(cluster.workers[worker])
