@@ -3,7 +3,7 @@
 
     cluster.py check               distinct keys of every kind of input, and a fault of every kind
     cluster.py kills --times 20    kills a worker at random moments, and starts it again
-    cluster.py figures             core seconds by step with 1, 2 and 4 workers
+    cluster.py figures             core seconds by step with 1, 2 and 4 workers; each step includes those before it
 
 `--spec` names the program `spec`, built with `--features parquet`; outputs are compared with `spec unique`
 byte for byte, after their files are put one after the other.
@@ -13,8 +13,11 @@ import argparse
 import filecmp
 import os
 import random
+import resource
 import shutil
 import signal
+import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -40,8 +43,9 @@ def peak(pid):
 
 
 class Cluster:
-    def __init__(self, options, folder, workers, memory="256MiB"):
-        self.options, self.folder, self.memory = options, folder, memory
+    def __init__(self, options, folder, workers, memory="256MiB", lost_after=20):
+        """`lost_after`: seconds until the scheduler takes a silent worker for lost."""
+        self.options, self.folder, self.memory, self.lost_after = options, folder, memory, lost_after
         self.port = options.port
         options.port += 40
         self.workers = {}
@@ -57,9 +61,17 @@ class Cluster:
     def start_scheduler(self):
         self.scheduler = self.spawn(
             "scheduler", "scheduler", "--bind-host", HOST, "--external-host", HOST,
-            "--bind-port", self.port, "--executor-timeout-seconds", 20,
-            "--expire-dead-executor-interval-seconds", 2, "--no-executors-grace-period-seconds", 20,
+            "--bind-port", self.port, "--executor-timeout-seconds", self.lost_after,
+            "--expire-dead-executor-interval-seconds", 2, "--scheduler-policy", "pull-staged",
+            "--no-executors-grace-period-seconds", self.lost_after,
         )
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                return socket.create_connection((HOST, self.port)).close()
+            except ConnectionRefusedError:
+                time.sleep(0.02)
+        raise SystemExit("the scheduler does not listen")
 
     def start_worker(self, worker, work=None):
         port = self.port + 1 + 3 * worker
@@ -70,12 +82,18 @@ class Cluster:
             "--scheduler-host", HOST, "--scheduler-port", self.port,
             "--bind-port", port, "--bind-grpc-port", port + 1, "--bind-health-port", port + 2,
             "--work-dir", work, "--vcores", 1, "--memory-pool-size", self.memory,
+            "--task-scheduling-policy", "pull-staged",
             "--scheduler-connect-timeout-seconds", 60, "--executor-heartbeat-interval-seconds", 2,
         )
 
     def kill(self, process):
         process.send_signal(signal.SIGKILL)
         process.wait()
+
+    def signal(self, number):
+        """Sends a signal to all workers."""
+        for worker in self.workers.values():
+            worker.send_signal(number)
 
     def job(self, inputs, output, *arguments):
         """Starts a client."""
@@ -97,6 +115,16 @@ class Cluster:
                 return [file.with_suffix("") for file in files]
             time.sleep(0.02)
         raise SystemExit(f"worker {worker} has written no shuffle file")
+
+    def written(self, output, count=1):
+        """Waits until the workers have written `count` files of the output, and returns the unfinished folder."""
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            files = list(output.parent.glob(f".{output.name}.*.partial/*.parquet"))
+            if len(files) >= count:
+                return files[0].parent
+            time.sleep(0.01)
+        raise SystemExit("the workers have not written the files")
 
     def __enter__(self):
         return self
@@ -127,28 +155,35 @@ class Checks:
             subprocess.run(command, check=True)
         return file
 
+    def compare(self, what, output, expected):
+        """Removes an output that is right, and returns the number of its files."""
+        got = self.folder / "got.raw"
+        with open(got, "wb") as sink:
+            subprocess.run([self.options.program, "print", output], stdout=sink, check=True)
+        if not filecmp.cmp(got, expected, shallow=False):
+            raise SystemExit(f"{what}: the output is wrong")
+        files = len(list(output.iterdir()))
+        shutil.rmtree(output)
+        return files
+
     def finish(self, what, job, output, expected, must_work):
-        """Checks that a job has ended right, or with one sentence and without an output."""
+        """Checks that a job has ended right, or with one sentence and without an output. Returns whether it is
+        right, and how many submissions the client has given up."""
         start = time.monotonic()
         try:
-            _, error = job.communicate(timeout=600)
+            said, error = job.communicate(timeout=self.options.limit)
         except subprocess.TimeoutExpired:
             job.kill()
             raise SystemExit(f"{what}: the job does not end")
         left = list(output.parent.glob(f".{output.name}.*.partial"))
         if left:
             raise SystemExit(f"{what}: {left} is left")
-        took = f"{time.monotonic() - start:.1f} s later"
+        again = said.count("is given up")
+        took = f"{time.monotonic() - start:.1f} s later" + (f", {again} submissions given up" if again else "")
         if job.returncode == 0:
-            got = self.folder / "got.raw"
-            with open(got, "wb") as sink:
-                subprocess.run([self.options.program, "print", output], stdout=sink, check=True)
-            if not filecmp.cmp(got, expected, shallow=False):
-                raise SystemExit(f"{what}: the output is wrong")
-            files = len(list(output.iterdir()))
-            shutil.rmtree(output)
+            files = self.compare(what, output, expected)
             print(f"ok: {what}: the output is right, {files} files, {took}", flush=True)
-            return True
+            return True, again
         if output.exists():
             raise SystemExit(f"{what}: failed, and there is an output")
         lines = error.splitlines()
@@ -157,7 +192,7 @@ class Checks:
         if must_work:
             raise SystemExit(f"{what}: {lines[0]}")
         print(f"ok: {what}: no output, {took}: {lines[0][:300]}", flush=True)
-        return False
+        return False, again
 
 
 def check(options, folder):
@@ -181,9 +216,10 @@ def check(options, folder):
         assert "exists already" in error and (output / "mine").exists(), error
         shutil.rmtree(output)
         job = cluster.job(inputs, output, "--device", "cuda:99")
-        assert not checks.finish("a device that is not there", job, output, expected, must_work=False)
+        right, _ = checks.finish("a device that is not there", job, output, expected, must_work=False)
+        assert not right
 
-    faults = [killed, late, full, damaged, cut, scheduler_killed]
+    faults = [killed, killed_late, late, full, damaged, cut, scheduler_killed, stopped, woken]
     for fault in faults:
         sub = folder / fault.__name__
         sub.mkdir()
@@ -197,6 +233,20 @@ def killed(options, folder, checks, inputs, expected):
         cluster.shuffled(0)
         cluster.kill(cluster.workers[0])
         checks.finish("one of two workers killed", job, output, expected, must_work=True)
+
+
+def killed_late(options, folder, checks, inputs, expected):
+    """Ballista repeats all of the tasks that write, since the lost worker held a part of what they read."""
+    output = folder / "out"
+    for back in [True, False]:
+        with Cluster(options, folder, 2, lost_after=8) as cluster:
+            job = cluster.job(inputs, output, "--ranges", 64)
+            cluster.written(output, 16)
+            cluster.kill(cluster.workers[0])
+            if back:
+                cluster.start_worker(0)
+            what = f"a worker killed while it writes, and {'' if back else 'not '}started again"
+            checks.finish(what, job, output, expected, must_work=True)
 
 
 def late(options, folder, checks, inputs, expected):
@@ -259,12 +309,39 @@ def scheduler_killed(options, folder, checks, inputs, expected):
         job = cluster.job(inputs, output)
         cluster.shuffled(0)
         cluster.kill(cluster.scheduler)
-        ended = checks.finish("the scheduler killed", job, output, expected, must_work=False)
-        assert not ended
+        right, _ = checks.finish("the scheduler killed", job, output, expected, must_work=False)
+        assert not right
         cluster.start_scheduler()
         time.sleep(2)
         job = cluster.job(inputs, output)
         checks.finish("the next job, with a new scheduler", job, output, expected, must_work=True)
+
+
+def stopped(options, folder, checks, inputs, expected):
+    """No task ever ends, and the scheduler does not know why."""
+    output = folder / "out"
+    with Cluster(options, folder, 2, lost_after=3600) as cluster:
+        job = cluster.job(inputs, output, "--parts", 64, "--stall-seconds", 3, "--submissions", 2)
+        cluster.shuffled(0)
+        cluster.signal(signal.SIGSTOP)
+        what = "workers that stand still for ever"
+        right, again = checks.finish(what, job, output, expected, must_work=False)
+        assert not right and again == 2, (right, again)
+
+
+def woken(options, folder, checks, inputs, expected):
+    """Tasks of a cancelled job go on beside those of its successor."""
+    output = folder / "out"
+    with Cluster(options, folder, 2, lost_after=3600) as cluster:
+        job = cluster.job(inputs, output, "--ranges", 64, "--stall-seconds", 8)
+        first = cluster.written(output)
+        cluster.signal(signal.SIGSTOP)
+        while first.exists() and job.poll() is None:
+            time.sleep(0.02)
+        cluster.signal(signal.SIGCONT)
+        what = "workers that stand still while they write, and go on after the job was cancelled"
+        _, again = checks.finish(what, job, output, expected, must_work=True)
+        assert again >= 1, again
 
 
 def kills(options, folder):
@@ -273,52 +350,76 @@ def kills(options, folder):
     inputs = checks.make("random", options.keys)
     expected = checks.expected(inputs)
     dice = random.Random(options.seed)
-    with Cluster(options, folder, 2) as cluster:
-        start = time.monotonic()
-        checks.finish("undisturbed", cluster.job(inputs, output), output, expected, must_work=True)
-        takes = time.monotonic() - start
-        right = 0
+    with Cluster(options, folder, 2, lost_after=8) as cluster:
+        # The first job also waits for the workers.
+        for what in ["first", "undisturbed"]:
+            start = time.monotonic()
+            job = cluster.job(inputs, output, "--ranges", 16)
+            checks.finish(what, job, output, expected, must_work=True)
+            takes = time.monotonic() - start
+        right = resubmitted = 0
         for turn in range(options.times):
-            job = cluster.job(inputs, output)
+            job = cluster.job(inputs, output, "--ranges", 16, "--stall-seconds", 30)
             worker, moment = dice.randrange(2), dice.uniform(0, takes)
             time.sleep(moment)
             cluster.kill(cluster.workers[worker])
             time.sleep(dice.uniform(0, 2))
             cluster.start_worker(worker)
             what = f"kill {turn + 1}: worker {worker} after {moment:.2f} of {takes:.2f} s"
-            right += checks.finish(what, job, output, expected, must_work=False)
-        print(f"{options.times} kills: {right} jobs right, {options.times - right} ended with one sentence")
+            ended, again = checks.finish(what, job, output, expected, must_work=False)
+            right, resubmitted = right + ended, resubmitted + (again > 0)
+        print(
+            f"{options.times} kills: {right} jobs right, {options.times - right} ended with one sentence; "
+            f"{resubmitted} were submitted again"
+        )
 
 
 def figures(options, folder):
+    """The median of the core seconds, since other programs disturb them little; the best rate, since they disturb
+    it much."""
     checks = Checks(options, folder)
     output = folder / "out"
     inputs = checks.make("random", options.keys)
-    steps = ["sum", "exchange", "unique", "write", "engine"]
-    print(f"{options.keys} random keys; core seconds for 10^9 keys, and million keys a second")
-    print("workers " + "".join(f"{step:>20}" for step in steps) + "   peak of a worker, MiB", flush=True)
+    expected = checks.expected(inputs)
+    steps = options.steps.split(",")
+    print(f"{options.keys} random keys, {options.runs} runs of each step")
+    print("core seconds for 10^9 keys: median (least to most); million keys a second: best", flush=True)
     for workers in map(int, options.workers.split(",")):
         sub = folder / f"workers-{workers}"
         sub.mkdir()
         with Cluster(options, sub, workers, options.memory) as cluster:
-            time.sleep(1)
-            checks.finish("warm", cluster.job(inputs, output), output, checks.expected(inputs), True)
-            row = f"{workers:>7} "
+            # The first job also waits for the workers.
+            first = cluster.job(inputs, output, "--ranges", options.ranges)
+            checks.finish(f"{workers} workers", first, output, expected, True)
             for step in steps:
-                processes = [cluster.scheduler.pid, *(w.pid for w in cluster.workers.values())]
-                before, start = sum(map(seconds, processes)), time.monotonic()
-                job = cluster.job(inputs, output, *(["--only", step] if step != "write" else []))
-                job.stdout.read(), job.stderr.read()
-                _, status, used = os.wait4(job.pid, 0)
-                job.returncode = status
-                took = time.monotonic() - start
-                cores = sum(map(seconds, processes)) - before + used.ru_utime + used.ru_stime
-                scale = 1e9 / options.keys
-                failed = "!" if status else ""
-                row += f"{failed}{cores * scale:>11.1f} {options.keys / took / 1e6:>7.2f}"
-                shutil.rmtree(output, ignore_errors=True)
+                cores, rates = [], []
+                for _ in range(options.runs):
+                    used, took = measured(cluster, checks, step, inputs, output, expected)
+                    cores.append(used * 1e9 / options.keys)
+                    rates.append(options.keys / took / 1e6)
+                spread = f"{statistics.median(cores):7.1f} ({min(cores):.1f} to {max(cores):.1f})"
+                print(f"{workers} workers, {step:>8}: {spread:>26} {max(rates):8.2f}", flush=True)
             peaks = [peak(worker.pid) for worker in cluster.workers.values()]
-            print(row, "  ", *peaks, flush=True)
+            print(f"{workers} workers: peaks of memory, MiB: {peaks}", flush=True)
+
+
+def measured(cluster, checks, step, inputs, output, expected):
+    """Core seconds of all processes, and seconds, that a job takes."""
+    processes = [cluster.scheduler.pid, *(worker.pid for worker in cluster.workers.values())]
+    before, start = sum(map(seconds, processes)), time.monotonic()
+    client = resource.getrusage(resource.RUSAGE_CHILDREN)
+    only = ["--only", step] if step != "write" else []
+    job = cluster.job(inputs, output, "--ranges", checks.options.ranges, *only)
+    _, error = job.communicate()
+    took = time.monotonic() - start
+    if job.returncode:
+        raise SystemExit(f"{step}: {error}")
+    now = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = now.ru_utime + now.ru_stime - client.ru_utime - client.ru_stime
+    used += sum(map(seconds, processes)) - before
+    if step == "write":
+        checks.compare(step, output, expected)
+    return used, took
 
 
 def main():
@@ -332,7 +433,11 @@ def main():
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", default="1,2,4")
-    parser.add_argument("--memory", default="256MiB", help="of a worker, for figures")
+    parser.add_argument("--runs", type=int, default=3, help="of each step, for figures")
+    parser.add_argument("--steps", default="sum,exchange,unique,write,engine", help="for figures")
+    parser.add_argument("--limit", type=float, default=600, help="seconds in which a job must end")
+    parser.add_argument("--memory", default="1GiB", help="of a worker, for figures")
+    parser.add_argument("--ranges", type=int, default=8, help="for figures")
     parser.add_argument("--port", type=int, default=41000, help="the first of the ports to use")
     options = parser.parse_args()
     options.program = target.resolve() / options.profile / "spec-ballista"

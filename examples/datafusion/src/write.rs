@@ -13,8 +13,8 @@ use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, exec_err, internal_datafusion_err, plan_err};
 use datafusion::datasource::listing::ListingTableUrl;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::object_store::ObjectStoreExt;
 use datafusion::object_store::buffered::BufWriter;
+use datafusion::object_store::{ObjectStore, ObjectStoreExt};
 use datafusion::parquet::arrow::AsyncArrowWriter;
 use datafusion::parquet::file::properties::WriterProperties;
 use datafusion::parquet::schema::types::ColumnPath;
@@ -227,12 +227,9 @@ async fn write<T: ArrowPrimitiveType<Native: Key>>(
     let file = format!("{first:016x}.parquet");
     let store = context.runtime_env().object_store(folder.object_store())?;
     let buffer = context.session_config().options().execution.objectstore_writer_buffer_size;
-    // A task can outlive its job, which has then removed the folder; a store would make it again.
-    if store.head(&folder.prefix().clone().join(UNFINISHED)).await.is_err() {
-        return exec_err!("{folder} has no file {UNFINISHED}: nobody waits for this output");
-    }
+    wanted(&store, folder).await?;
     let path = folder.prefix().clone().join(file.as_str());
-    let sink = BufWriter::with_capacity(store, path, buffer);
+    let sink = BufWriter::with_capacity(Arc::clone(&store), path, buffer);
     // Distinct keys gain nothing from a dictionary.
     let column = ColumnPath::from(vec![batch.schema_ref().field(0).name().clone()]);
     let options = WriterProperties::builder().set_column_dictionary_enabled(column, false).build();
@@ -244,6 +241,16 @@ async fn write<T: ArrowPrimitiveType<Native: Key>>(
             None => break keys(&batch).last().ok_or_else(missing)?.rank(),
         }
     };
+    wanted(&store, folder).await?;
     let distinct = writer.close().await?.file_metadata().num_rows() as u64;
     Ok(Some(Written { file, keys: 0, sum: 0, distinct, first, last }))
+}
+
+/// A task can outlive its job, whose client has then removed the folder. A store would make the folder again, so the
+/// task must end before it writes.
+async fn wanted(store: &Arc<dyn ObjectStore>, folder: &ListingTableUrl) -> Result<()> {
+    match store.head(&folder.prefix().clone().join(UNFINISHED)).await {
+        Ok(_) => Ok(()),
+        Err(_) => exec_err!("{folder} has no file {UNFINISHED}: nobody waits for this output"),
+    }
 }

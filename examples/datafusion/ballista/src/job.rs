@@ -6,25 +6,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ballista_core::execution_plans::execute_physical_plan;
-use ballista_core::extension::{SessionConfigExt, SessionStateExt};
+use ballista_core::extension::SessionConfigExt;
 use clap::{Args, ValueEnum};
-use datafusion::arrow::array::{Array, AsArray};
+use datafusion::arrow::array::{Array, AsArray, RecordBatch};
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, Int64Type, UInt64Type};
-use datafusion::common::{DataFusionError, Result, ScalarValue, exec_datafusion_err, exec_err};
-use datafusion::execution::{SendableRecordBatchStream, SessionState};
+use datafusion::common::{Result, ScalarValue, exec_datafusion_err, exec_err};
 use datafusion::parquet::file::reader::{FileReader, SerializedFileReader};
 use datafusion::physical_expr::expressions::Literal;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::{ExecutionPlan, displayable};
 use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext, col};
-use datafusion_proto::protobuf::PhysicalPlanNode;
-use futures::TryStreamExt;
 use spec_datafusion::{Exchange, WriteExec, Written, distinct, split_points};
 
-use crate::codec;
-use crate::output::Output;
+use crate::output::{Output, absent};
+use crate::submit::{self, Scheduler};
 
 /// The number of keys of a range, if the number of ranges is not given.
 const KEYS: u64 = 1 << 22;
@@ -53,9 +49,8 @@ pub struct Options {
     /// The number of parts that the input is read in.
     #[arg(long, default_value_t = NonZeroUsize::new(16).unwrap())]
     parts: NonZeroUsize,
-    /// The URL of the scheduler.
-    #[arg(long, default_value = "http://127.0.0.1:50050")]
-    scheduler: String,
+    #[command(flatten)]
+    submit: submit::Options,
     /// Does only some of the steps, to measure them; writes no output.
     #[arg(long, hide = true)]
     only: Option<Only>,
@@ -87,44 +82,39 @@ pub async fn run(mut options: Options) -> Result<()> {
     }
     let start = Instant::now();
     let config = SessionConfig::new_with_ballista().with_target_partitions(options.parts.get());
-    let state = SessionState::new_ballista_state(options.scheduler.clone())?;
-    let engine = SessionContext::new_with_state(state);
-    let column = format!("\"{}\"", options.column.replace('"', "\"\""));
-    if options.only == Some(Only::Engine) {
-        register(&engine, &options).await?;
-        let sql = format!("SELECT DISTINCT {column} FROM keys ORDER BY {column}");
-        let stream = engine.sql(&sql).await?.execute_stream().await?;
-        let rows = stream.try_fold(0, async |rows, batch| Ok(rows + batch.num_rows())).await?;
-        println!("{rows} distinct in {:.2} s", start.elapsed().as_secs_f64());
+    // This context plans; the cluster executes.
+    let context = SessionContext::new_with_config(config.clone());
+    register(&context, &options).await?;
+    let scheduler = Scheduler::new(&options.submit, config)?;
+
+    if let Some(only) = options.only {
+        let plan = part(&context, &options, only).await?;
+        scheduler.execute(async || Ok((Arc::clone(&plan), ()))).await?;
+        println!("{:.2} s", start.elapsed().as_secs_f64());
         return Ok(());
     }
+    absent(&options.output)?;
 
     // Read once more, but by another way than the keys that become the output.
-    register(&engine, &options).await?;
-    let content = content(&engine, &column).await?;
-    if options.only == Some(Only::Sum) {
-        println!("{} keys in {:.2} s", content.keys, start.elapsed().as_secs_f64());
-        return Ok(());
-    }
+    let sums = sums(&context, &options).await?;
+    let (batches, ()) = scheduler.execute(async || Ok((Arc::clone(&sums), ()))).await?;
+    let content = Content::of(&batches)?;
 
-    let output = match options.only {
-        None => Some(Output::new(&options.output)?),
-        Some(_) => None,
+    let plan = plan(&context, &options).await?;
+    let write = async || {
+        let output = Output::new(&options.output)?;
+        let write: Arc<dyn ExecutionPlan> =
+            Arc::new(WriteExec::try_new(Arc::clone(&plan), output.url()?)?);
+        Ok((write, output))
     };
-    let plan = plan(&options, &config, output.as_ref()).await?;
     println!("{}", displayable(plan.as_ref()).indent(false));
-    let stream = submit(&options, config, plan).await?;
-    let batches = tokio::select! {
-        batches = stream.try_collect::<Vec<_>>() => batches?,
-        _ = tokio::signal::ctrl_c() => return exec_err!("interrupted"),
-    };
+    let (batches, output) = scheduler.execute(write).await?;
     let took = start.elapsed().as_secs_f64();
-    let Some(output) = output else {
-        println!("{} keys in {took:.2} s", content.keys);
-        return Ok(());
-    };
     let mut written: Vec<Written> = batches.iter().flat_map(Written::rows).collect();
     written.sort_by_key(|written| written.first);
+    // A task that the scheduler repeats after it has lost a worker replaces its file by the same one, and both of its
+    // reports may arrive.
+    written.dedup();
     check(&written, content)?;
     output.publish(&written)?;
     let count = written.iter().map(|written| written.distinct).sum::<u64>();
@@ -145,34 +135,40 @@ async fn register(context: &SessionContext, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What the files hold, by the engine's own operators.
-async fn content(engine: &SessionContext, column: &str) -> Result<Content> {
-    let sql = format!("SELECT count({column}), sum({column}) FROM keys");
-    let batches = engine.sql(&sql).await?.collect().await?;
-    let [batch] = batches.as_slice() else {
-        return exec_err!("the engine returned no sum");
-    };
-    let keys = cast(batch.column(0), &DataType::UInt64)?;
-    let sum = batch.column(1);
-    // The sum of no keys is null.
-    let sum = match sum.data_type() {
-        _ if sum.is_null(0) => 0,
-        DataType::Int64 => sum.as_primitive::<Int64Type>().value(0) as u64,
-        DataType::UInt64 => sum.as_primitive::<UInt64Type>().value(0),
-        other => return exec_err!("the column is of no type of keys; its sum is {other}"),
-    };
-    Ok(Content { keys: keys.as_primitive::<UInt64Type>().value(0), sum })
+/// The name of the column, for SQL.
+fn quoted(options: &Options) -> String {
+    format!("\"{}\"", options.column.replace('"', "\"\""))
 }
 
-/// The plan, or as much of it as is to be measured.
-async fn plan(
-    options: &Options,
-    config: &SessionConfig,
-    output: Option<&Output>,
-) -> Result<Arc<dyn ExecutionPlan>> {
-    let local = SessionContext::new_with_config(config.clone());
-    register(&local, options).await?;
-    let keys = local.table("keys").await?.select([col(format!("\"{}\"", options.column))])?;
+/// The plan that counts the keys and adds them up, of the engine's own operators.
+async fn sums(context: &SessionContext, options: &Options) -> Result<Arc<dyn ExecutionPlan>> {
+    let column = quoted(options);
+    let sql = format!("SELECT count({column}), sum({column}) FROM keys");
+    context.sql(&sql).await?.create_physical_plan().await
+}
+
+impl Content {
+    /// What the plan of [`sums`] returns.
+    fn of(batches: &[RecordBatch]) -> Result<Self> {
+        let [batch] = batches else {
+            return exec_err!("the engine returned no sum");
+        };
+        let keys = cast(batch.column(0), &DataType::UInt64)?;
+        let sum = batch.column(1);
+        // The sum of no keys is null.
+        let sum = match sum.data_type() {
+            _ if sum.is_null(0) => 0,
+            DataType::Int64 => sum.as_primitive::<Int64Type>().value(0) as u64,
+            DataType::UInt64 => sum.as_primitive::<UInt64Type>().value(0),
+            other => return exec_err!("the column is of no type of keys; its sum is {other}"),
+        };
+        Ok(Content { keys: keys.as_primitive::<UInt64Type>().value(0), sum })
+    }
+}
+
+/// The plan that reads the keys and reduces each range to its distinct keys.
+async fn plan(context: &SessionContext, options: &Options) -> Result<Arc<dyn ExecutionPlan>> {
+    let keys = context.table("keys").await?.select([col(quoted(options))])?;
     let scan = keys.create_physical_plan().await?;
     let ranges = match options.ranges {
         Some(ranges) => ranges.get(),
@@ -186,29 +182,27 @@ async fn plan(
         }
     };
     let points = split_points(&options.input, &options.column, ranges)?;
-    let plan = distinct(scan, &Exchange::RangeByHash(points), options.counts, &options.device)?;
-    let drained = |plan: Arc<dyn ExecutionPlan>| -> Result<Arc<dyn ExecutionPlan>> {
-        let nothing = Arc::new(Literal::new(ScalarValue::from(false)));
-        Ok(Arc::new(FilterExec::try_new(nothing, plan)?))
-    };
-    match (output, options.only) {
-        (Some(output), _) => Ok(Arc::new(WriteExec::try_new(plan, output.url()?)?)),
-        (None, Some(Only::Exchange)) => drained(Arc::clone(plan.children()[0])),
-        (None, _) => drained(plan),
-    }
+    distinct(scan, &Exchange::RangeByHash(points), options.counts, &options.device)
 }
 
-async fn submit(
+/// The plan of some of the steps, whose rows are dropped.
+async fn part(
+    context: &SessionContext,
     options: &Options,
-    config: SessionConfig,
-    plan: Arc<dyn ExecutionPlan>,
-) -> Result<SendableRecordBatchStream, DataFusionError> {
-    let session = uuid::Uuid::new_v4().to_string();
-    let config = config.with_ballista_job_name("distinct keys");
-    let ballista = config.ballista_config();
-    let url = options.scheduler.clone();
-    execute_physical_plan::<PhysicalPlanNode>(url, &ballista, plan, &*codec(), session, config)
-        .await
+    only: Only,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let plan = match only {
+        Only::Sum => sums(context, options).await?,
+        Only::Exchange => Arc::clone(plan(context, options).await?.children()[0]),
+        Only::Unique => plan(context, options).await?,
+        Only::Engine => {
+            let column = quoted(options);
+            let sql = format!("SELECT DISTINCT {column} FROM keys ORDER BY {column}");
+            context.sql(&sql).await?.create_physical_plan().await?
+        }
+    };
+    let nothing = Arc::new(Literal::new(ScalarValue::from(false)));
+    Ok(Arc::new(FilterExec::try_new(nothing, plan)?))
 }
 
 /// Checks that the keys that were read for the output are those of the files, and that the ranges ascend.

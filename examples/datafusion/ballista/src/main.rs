@@ -6,8 +6,9 @@
 
 mod job;
 mod output;
+mod submit;
 
-use std::io::Write;
+use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -82,7 +83,7 @@ async fn main() -> ExitCode {
             folder_made.and_then(|()| make(&folder, keys, shape)).map(|_| ())
         }
         Command::Print { folder } => {
-            let mut stdout = std::io::stdout().lock();
+            let mut stdout = BufWriter::new(std::io::stdout().lock());
             output::print(&folder, &mut stdout).and_then(|()| Ok(stdout.flush()?))
         }
     };

@@ -14,6 +14,15 @@ use spec_datafusion::{UNFINISHED, Written};
 use tempfile::TempDir;
 use url::Url;
 
+/// # Errors
+/// If the output exists already, other than as an empty folder.
+pub fn absent(name: &Path) -> Result<()> {
+    if std::fs::read_dir(name).is_ok_and(|mut files| files.next().is_some()) || name.is_file() {
+        return exec_err!("{} exists already", name.display());
+    }
+    Ok(())
+}
+
 /// A folder `.NAME.RANDOM.partial` beside the output. It is removed if the job fails.
 pub struct Output {
     partial: TempDir,
@@ -24,9 +33,7 @@ impl Output {
     /// # Errors
     /// If the output exists already, other than as an empty folder, or the folder cannot be made.
     pub fn new(name: &Path) -> Result<Self> {
-        if std::fs::read_dir(name).is_ok_and(|mut files| files.next().is_some()) || name.is_file() {
-            return exec_err!("{} exists already", name.display());
-        }
+        absent(name)?;
         let name = std::path::absolute(name)?;
         let (Some(folder), Some(last)) = (name.parent(), name.file_name()) else {
             return exec_err!("{} cannot be an output", name.display());
