@@ -21,7 +21,7 @@ use crate::ops::moe_align_layout::Layout;
 static KERNELS: Archive = archive!("moe_align");
 
 /// Threads of a block. The first of these numbers is used for which shared memory suffices.
-const THREADS: [u32; 4] = [1024, 512, 256, 128];
+const THREADS: [u32; 5] = [1024, 512, 256, 128, 64];
 /// The largest number of picks per thread.
 const MAX_TURNS: u32 = 8;
 /// Shared memory that the kernels use in addition to the dynamic shared memory, in bytes.
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn the_smallest_memory_holds_a_team_for_any_number_of_experts() {
-        let smallest = Team { blocks: 1, threads: THREADS[3], turns: MAX_TURNS };
+        let smallest = Team { blocks: 1, threads: THREADS[THREADS.len() - 1], turns: MAX_TURNS };
         assert!(smallest.shared(4096) + FIXED_SHARED <= 99 * 1024);
         assert_eq!(Team::new(0, 1, 1024).turns, 1);
         assert_eq!(Team::new(131_072, 16, 1024).turns, 8);
