@@ -134,6 +134,8 @@ fn interrupted_on_a_terminal(command: &str) -> String {
         .args(["--quiet", "--flush", "--command", &line])
         .arg(&typescript)
         .current_dir(folder.path())
+        // Without the name of a terminal no bar is drawn.
+        .env("TERM", "xterm")
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .spawn()
