@@ -191,7 +191,8 @@ fn a_kill_at_any_moment_leaves_all_or_nothing() {
             _ = std::fs::remove_file(&output);
         }
     }
-    assert!(killed > KILLS / 2, "{killed} killed, {finished} finished");
+    // How many end before they are killed depends on the load of the machine.
+    assert!(killed > KILLS / 4, "{killed} killed, {finished} finished");
     assert!(std::fs::read(&input).unwrap() == content, "the input has changed");
     case.succeed(&arguments);
     assert!(std::fs::read(&output).unwrap() == expected);
