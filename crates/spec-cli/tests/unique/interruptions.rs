@@ -166,9 +166,14 @@ fn a_kill_at_any_moment_leaves_all_or_nothing() {
     let expected = distinct(&all);
     let (input, output) = (case.write("input", &content), case.path("output"));
     let arguments = [&input, "-o", &output, "--memory", LITTLE, "--force"];
-    let start = Instant::now();
-    case.succeed(&arguments);
-    let whole = start.elapsed();
+    // The shortest of three runs: a run that other programs have slowed down would put most of the
+    // kills behind the end.
+    let run = || {
+        let start = Instant::now();
+        case.succeed(&arguments);
+        start.elapsed()
+    };
+    let whole = run().min(run()).min(run());
     std::fs::remove_file(&output).unwrap();
     let (mut killed, mut finished) = (0, 0);
     for round in 0..KILLS {
@@ -191,8 +196,7 @@ fn a_kill_at_any_moment_leaves_all_or_nothing() {
             _ = std::fs::remove_file(&output);
         }
     }
-    // How many end before they are killed depends on the load of the machine.
-    assert!(killed > KILLS / 4, "{killed} killed, {finished} finished");
+    assert!(killed > KILLS / 2, "{killed} killed, {finished} finished");
     assert!(std::fs::read(&input).unwrap() == content, "the input has changed");
     case.succeed(&arguments);
     assert!(std::fs::read(&output).unwrap() == expected);
