@@ -58,10 +58,10 @@ impl Measured for TopkRouter {
         let others = others.into_iter().flat_map(|(experts, router, goals)| {
             [1, 4096].into_iter().zip(goals).map(move |(tokens, goal)| {
                 let shape = shape(tokens, experts, DType::F32, router);
-                goal.map_or_else(
-                    || Entry::plain(shape.clone()),
-                    |goal| Entry::goal(shape.clone(), goal),
-                )
+                match goal {
+                    Some(goal) => Entry::goal(shape, goal),
+                    None => Entry::plain(shape),
+                }
             })
         });
         single.into_iter().chain(half).chain(others).collect()

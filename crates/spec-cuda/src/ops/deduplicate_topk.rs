@@ -89,7 +89,8 @@ unsafe impl Supports<DeduplicateTopk> for Cuda {
         };
         // If there are more requests than blocks, each block takes several requests.
         let requests = plan.batch.min(1 << 30) as u32;
-        let (name, blocks, log_words, stage_words) = match KERNELS_BY_SIZE.into_iter().find(fits) {
+        let registers = KERNELS_BY_SIZE.into_iter().find(fits);
+        let (name, blocks, log_words, stage_words) = match registers {
             Some((items, name)) => (name, requests, LOG_WORDS, stage(items)),
             None => {
                 let [larger, smaller] = LOG_WINDOW_WORDS;
@@ -98,14 +99,13 @@ unsafe impl Supports<DeduplicateTopk> for Cuda {
                 ("deduplicate_topk_any", blocks, log_words, STAGE_WORDS)
             }
         };
-        let in_registers = name != "deduplicate_topk_any";
         Ok(Box::new(Prepared {
             cuda: self.clone(),
             plan: plan.clone(),
             function: self.function(&KERNELS, name)?,
             shape: Shape::new(blocks, THREADS).shared(shared(stage_words, log_words)),
             log_words,
-            workspace_size: if in_registers { 0 } else { blocks as usize * n * 4 },
+            workspace_size: if registers.is_some() { 0 } else { blocks as usize * n * 4 },
         }))
     }
 }

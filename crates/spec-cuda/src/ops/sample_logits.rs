@@ -106,7 +106,7 @@ const THREADS: u32 = 512;
 /// H100 took 70.4 us with 4 blocks, 73.5 with 2 and 72.9 with 8.
 const PLAIN_LEAST: u32 = 4;
 
-/// Tokens of the largest vocabulary that the plain kernel takes: `RaceLead::MOST_VOCAB`.
+/// Tokens of the largest vocabulary that the plain kernel takes: those of `RaceLead::MOST_GROUPS` groups.
 const MAX_PLAIN: usize = 4096 * 64;
 
 /// A kernel in whose launch each cluster owns one row.
@@ -164,14 +164,13 @@ impl Prepared {
         // The plain kernel is quicker, and suffices if a row draws one token from all tokens, or
         // takes the likeliest token.
         let weighs = plan.probs.is_some() || plan.processed_logprobs.is_some();
-        let plain = !plan.filters && !weighs && plan.draws() == 1;
+        let plain = !plan.filters && !weighs && plan.draws() == 1 && plan.vocab() <= MAX_PLAIN;
         let dtype = plan.logits.dtype.name();
-        let plain = plain && plan.vocab() <= MAX_PLAIN;
         let masked = if plan.mask.is_some() { "masked_" } else { "" };
-        let (archive, name, least) = if !plain {
-            (&GENERAL, format!("sample_logits_{dtype}"), 1)
-        } else {
+        let (archive, name, least) = if plain {
             (&PLAIN, format!("sample_logits_plain_{masked}{dtype}"), PLAIN_LEAST)
+        } else {
+            (&GENERAL, format!("sample_logits_{dtype}"), 1)
         };
         let draw = ByRow::new(cuda, archive, &name, plan.rows(), least)?;
         let name = format!("sample_logits_report_{dtype}");

@@ -321,19 +321,18 @@ unsafe impl Supports<TopkRouter> for Cuda {
         };
         let extended = is_extended(plan);
         let kind = if extended { "extended_" } else { "" };
-        let quick = if !has_quick_route(plan)
-            && let Some((max, blocks)) = flat_route(plan)
-        {
+        let flat = |(max, blocks): (usize, u32)| -> Result<Launch> {
             let words = words(plan).max(FLAT_WORDS);
             let bytes = (max + FLAT_THREADS as usize / WARP * words) * 4;
-            Some(Launch {
+            Ok(Launch {
                 function: self.function(&FLAT, &format!("topk_router_flat_{max}_{dtype}"))?,
                 shape: shape((FLAT_THREADS, blocks), WARP).shared(bytes as u32),
                 extended: true,
                 words: words as u32,
             })
-        } else if !has_quick_route(plan) {
-            None
+        };
+        let quick = if !has_quick_route(plan) {
+            flat_route(plan).map(flat).transpose()?
         } else if has_grouped_route(plan) {
             let few = plan.tokens() <= FEW_TOKENS && !extended;
             let (lanes, blocks) = if few { FEW } else { MANY };
