@@ -31,10 +31,10 @@ struct Cluster {
         return cluster;
     }
 
-    // `arrive` and `wait` are the two halves of a barrier of all threads in the cluster. What a
-    // thread wrote to shared or global memory before it arrived is visible to all threads that have
-    // waited. A block must not end before all blocks have arrived, because other blocks may still
-    // read its shared memory until then.
+    // A barrier of all threads in the cluster, in two halves: a thread calls `arrive`, works on, and
+    // calls `wait`, which returns when all threads have called `arrive`. After `wait`, a thread sees
+    // what every thread wrote to shared or global memory before its `arrive`. A block whose shared
+    // memory is read by other blocks ends only after a `wait` that follows these reads.
     INLINE void arrive() const {
 #if __CUDA_ARCH__ >= 900
         __syncwarp();

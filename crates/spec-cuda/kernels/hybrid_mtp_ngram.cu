@@ -15,8 +15,8 @@ struct HybridMtpNgram {
             : have(p.this_time[index]), decoded(p.decoder[index]) {}
 
         // The largest number of tokens that the request may add to the budget: the tokens that it
-        // has or may get, and 1 if it decodes. Writing drafts changes `have`, but not this number,
-        // so every block computes the same.
+        // has or may get, and 1 if it decodes. Another block may have written the request's drafts
+        // already, which changes `have` but not this number. So every block computes the same budget.
         INLINE u32 max_added(const Params& p) const {
             const i64 all = max(static_cast<i64>(have), static_cast<i64>(p.max_draft_tokens) + 1);
             return (have > 0 ? clamped(all, TOO_MANY) : 0) + (decoded > 0);

@@ -1,22 +1,25 @@
-// The end of a race by one block, which knows the largest logit of each group of 64 tokens of the row.
+// The race of a row's tokens (race.cuh), ended by one block, the leading block, which knows the largest
+// logit of each group of 64 tokens of the row.
 //
-// Several blocks, a cluster, read a row. Each keeps the largest logit of each of its groups, and sends
-// them to the block that leads; then the other blocks end, so that blocks of other rows take their
-// place while the block that leads finds the token:
+// A cluster of blocks reads a row. Each block finds the largest logit of each of its groups, and sends
+// these logits to the leading block. Then the other blocks end, so that blocks of other rows start in
+// their place while the leading block finds the token:
 //
-//     noise      of all groups, by the blocks that have read them: lower bounds of the noise of their tokens,
-//                and of the token of each group that has the least noise, about when it finishes. The
-//                winner does not pass the least of these times, the bar, which few others reach;
-//     groups     whose bounds do not pass the bar are listed, and their logits read;
-//     tokens     of those groups, whose own bounds do not pass the bar, are listed, about 60 a row;
-//     winner     of each of them a thread finds about when it finishes. Where the order of the first two
-//                is not certain, exact times decide.
+//     noise      Each block computes, for each of its groups, a lower bound of the noise of the group's
+//                tokens, and about when the token with the least noise of the group finishes. The
+//                earliest of these times over the row is the bar. The winner finishes no later than
+//                the bar, and few other tokens finish as early.
+//     groups     The leading block lists the groups of which some token may finish before the bar, and
+//                reads their logits.
+//     tokens     It lists the tokens of these groups that may finish before the bar, about 60 a row.
+//     winner     A thread for each listed token computes about when the token finishes. Where rounding
+//                leaves open which of the first two tokens is first, their exact times decide.
 #pragma once
 
 #include "race.cuh"
 
-// A relative distance of two times by which their order is certain: 8 times the error of
-// `about_variate` and of `approximate_exp2` together.
+// The order of two approximate times is certain if the larger is at least NEAR times the smaller. The
+// distance from 1 is 8 times the errors of `about_variate` and `approximate_exp2` together.
 constexpr float NEAR = 1.0f + 1.0f / 16384.0f;
 
 // An exponential variate -ln(1 - n / 2^64), to 2^-17, where n = high * 2^32 + low is odd.
@@ -28,8 +31,8 @@ INLINE float about_variate(u32 high, u32 low) {
     return u < 0.0625f ? series : approximate_log2(rest) * -0.693147182f;
 }
 
-// Stores 16 bytes into the shared memory of the first block of the cluster, at their place here, and counts
-// them at that block's `barrier`.
+// Copies 16 bytes of this block's shared memory to the same place in the shared memory of the cluster's
+// first block, and counts the bytes at the `barrier` of that block.
 INLINE void put_four(const float* at, const u64* barrier) {
 #if __CUDA_ARCH__ >= 900
     const float4 four = *reinterpret_cast<const float4*>(at);
@@ -56,27 +59,27 @@ INLINE void send_tops(const float* tops, const Arrivals& arrivals, const Share& 
     }
 }
 
-// How many quads of groups other blocks than the first send, each of so many warps.
+// How many quads of groups are sent to the first of `blocks` blocks of `warps` warps by all other blocks.
 INLINE u32 quads_sent(u32 groups, u32 warps, u32 blocks) {
     const u32 own = Share::start(groups, warps, blocks * warps);
     return own == groups ? 0 : (groups + 3) / 4 - own / 4;
 }
 
 struct RaceLead {
-    // Groups of a row that it takes.
+    // The largest number of groups of a row.
     static constexpr u32 MOST_GROUPS = RaceShared::IN_ORDER;
-    static constexpr u32 MOST_VOCAB = MOST_GROUPS * GROUP;
-    // Groups and tokens that are listed, one a thread.
+    // The largest numbers of groups and of tokens that are listed; a thread has at most one token.
     static constexpr u32 MOST_LISTED = 1024;
     static constexpr u32 MOST_TOKENS = SELECT_THREADS;
-    // The first to finish that are found at once.
+    // The largest number of tokens that `first_few` finds.
     static constexpr u32 FIRST = 4;
 
     // What the warps of the block share.
     struct Shared {
         // Lower bounds of the noise of each group's tokens: the upper halves of floats.
         alignas(8) u16 noise[MOST_GROUPS];
-        // Of each warp of the team: a token's noise, a little more, and its entry.
+        // For each warp of the cluster, of one token: an upper bound of the token's noise, and the
+        // token's logit.
         u64 early[MAX_PIECES];
         // Groups and tokens that are looked at.
         u16 groups[MOST_LISTED];
@@ -99,7 +102,8 @@ struct RaceLead {
         }
     };
 
-    // A token of this thread, NONE for none, and about when it finishes.
+    // A listed token that a thread has, or NONE, and about when the token finishes. `sure` is false
+    // where the token may not race at all.
     struct Runner {
         u32 token;
         float time;
@@ -117,12 +121,13 @@ struct RaceLead {
         : shared(of_block), tops(of_groups), groups((vocab + GROUP - 1) / GROUP), lane(lane_id()),
           warp(threadIdx.x / WARP) {}
 
-    // Bounds of the noise of a warp's groups; and of their tokens that have the least noise of a group, the one
-    // that is likely to finish first of those that keeps(entry, token), in shared.early of this piece.
+    // Computes bounds of the noise of a warp's groups. Each group has a token with the least noise of the
+    // group; among those that `keeps` keeps, the one that is likely to finish first goes to
+    // shared.early[piece].
     template <typename Row, typename Keeps>
     INLINE void draw_noise(const Row& row, const Draw& draw, float inverse, const Share& share, u32 piece,
                            const Keeps& keeps) const {
-        // Of no number, its noise and its entry.
+        // The logarithm of the earliest time so far, and noise and logit of the token that has this time.
         float least = infinity();
         float noise = infinity();
         float entry = negative_infinity();
@@ -141,7 +146,8 @@ struct RaceLead {
             const float x = row.entry(token);
             const float bound = noise_bound(word_of(c[0], group % 4));
             shared.noise[group] = static_cast<u16>(__float_as_uint(bound) >> 16);
-            // The bound lacks less than a sixtieth, and what cut off bits stand for.
+            // The noise exceeds its bound by less than a sixtieth, and by what the bits stand for that
+            // the bound leaves out.
             const float above = bound * (1.0f + 1.0f / 60.0f) + 1.0f / (4194304.0f * GROUP);
             const float time = approximate_log2(above) - x * factor;
             if (time < least && x > negative_infinity() && keeps(x, token)) {
@@ -159,8 +165,8 @@ struct RaceLead {
         __syncwarp();
     }
 
-    // Sends the largest logits of a warp's share of the groups, and what draw_noise found, to the block that
-    // leads.
+    // Sends to the leading block the largest logits of a warp's share of the groups, and what
+    // `draw_noise` found for this share.
     INLINE void send(const Senders& blocks, const Arrivals& arrivals, const Share& share, u32 piece) const {
         send_tops(tops, arrivals, share, lane);
         u64* const barrier = const_cast<u64*>(&arrivals.word);
@@ -172,13 +178,14 @@ struct RaceLead {
         send_early(blocks, arrivals, piece);
     }
 
-    // The token that is likely to finish first alone.
+    // Sends to the leading block nothing but the token that is likely to finish first.
     INLINE void send_early(const Senders& blocks, const Arrivals& arrivals, u32 piece) const {
         u64* const barrier = const_cast<u64*>(&arrivals.word);
         if (lane == 0) blocks.put(&shared.early[piece], barrier, 0, shared.early[piece]);
     }
 
-    // In the block that leads: expects that, of all blocks. By one thread.
+    // In the leading block: announces to `arrivals` the bytes that `send` of all other blocks brings. By one
+    // thread.
     INLINE void expect(Arrivals& arrivals, u32 blocks) const {
         const u32 quads = quads_sent(groups, SELECT_WARPS, blocks);
         arrivals.expect(quads * 24 + (blocks - 1) * SELECT_WARPS * 8);
@@ -207,9 +214,10 @@ struct RaceLead {
         u32 bar = 0;
         const Runner own = run<true>(racers, pieces, 1.0f, bar, best);
         const bool is_near = own.time < LARGEST && __float_as_uint(own.time) <= bar;
-        // What there was no room for is more than one.
+        // A thread with `best` has raced tokens that the list had no room for, perhaps several. It counts
+        // twice, so that the exact times decide.
         const u32 contenders = __syncthreads_count(is_near || best != NEVER) + __syncthreads_count(best != NEVER);
-        // Where some token surely races, the first of those is a contender.
+        // A bar below NONE - 1 says that some token surely races; then the winner is a contender.
         if (contenders == 1 && bar < NONE - 1) {
             if (is_near) shared.best[0] = own.token;
             __syncthreads();
@@ -218,8 +226,9 @@ struct RaceLead {
         return decide(racers, is_near ? own.token : NONE, best, shared.best);
     }
 
-    // The first tokens to finish, in shared.first, in their order, as finishes; as for `winner`. Returns how
-    // many are found, FIRST at most; 0 where the order is not certain, or there are too many.
+    // Finds the first tokens to finish, at most FIRST, and leaves them in shared.first in the order of their
+    // times. Returns how many it found, or 0 where rounding leaves their order open or where too many
+    // tokens finish early. The lists began before the block's last barrier.
     template <typename Racers>
     INLINE u32 first_few(const Racers& racers, u32 pieces) const {
         bool odd = false;
@@ -228,7 +237,7 @@ struct RaceLead {
             u64 best = NEVER;
             u32 bar = 0;
             const Runner own = run<false>(racers, pieces, widen, bar, best);
-            // Below it, all are listed.
+            // Every token that finishes before this time is listed.
             const float limit = __uint_as_float(bar) * (2.0f - NEAR * NEAR);
             odd = bar >= NONE - 1;
             if (own.time <= limit) {
@@ -238,7 +247,7 @@ struct RaceLead {
             }
             odd = __syncthreads_or(odd);
             if (shared.token_count <= MOST_TOKENS && shared.finish_count <= WARP) break;
-            // Once more, for fewer.
+            // The lists overflowed: a second pass with an earlier bar lists fewer tokens.
             odd = true;
             __syncthreads();
             if (threadIdx.x == 0) shared.begin();
@@ -262,14 +271,15 @@ struct RaceLead {
     }
 
 private:
-    // A time by which what finishes about then has surely finished, times `widen`.
+    // The bits of an upper bound of the exact time of a token whose approximate time is `time`, times
+    // `widen`.
     INLINE static u32 raised(u32 time, float widen) {
         return time >= __float_as_uint(LARGEST * 0.125f)
                    ? NONE - 1
                    : __float_as_uint(__uint_as_float(time) * NEAR * widen);
     }
 
-    // About when a token finishes; infinite where it does not race.
+    // About when a token finishes: an infinite time where the token does not race.
     template <typename Racers>
     INLINE static Runner about(const Racers& racers, u32 token) {
         Runner own = {token, infinity(), true};
@@ -277,7 +287,8 @@ private:
         const float entry = racers.entry(token);
         const NoiseWords words(racers.draw, token);
         float noise = 0.0f;
-        // The least of the group, and what the token has beyond it.
+        // The noise of a token is the least noise of its group, plus a part of the token's own, which the
+        // token with the least noise does not have.
 #pragma unroll 1
         for (u32 part = 0; part < 2; ++part) {
             const u32 high = part == 0 ? words.high : word_of(words.tokens, token % 4);
@@ -290,9 +301,10 @@ private:
         return own;
     }
 
-    // Lists the tokens that finish within `widen` times the bar, and some others; each is a thread's. `bar`
-    // becomes the bits of that time; where EXACT, of the time by which the first has surely finished.
-    // Where EXACT, what there is no room for lowers `best`.
+    // Lists all tokens that finish within `widen` times the bar, and some others; returns one listed token
+    // to each thread. `bar` becomes the bits of the widened bar; where EXACT, the bits of a time by which
+    // the winner has surely finished. Where EXACT, tokens that the list has no room for are raced at
+    // once, by exact times, and lower `best`.
     template <bool EXACT, typename Racers>
     INLINE Runner run(const Racers& racers, u32 pieces, float widen, u32& bar, u64& best) const {
         float time = infinity();
@@ -307,7 +319,7 @@ private:
             const float bound = noise_of_group(group) * racers.slowness_bound(tops[group]);
             // 0 times infinity is no number.
             const bool reaches = bound < LARGEST && __float_as_uint(bound) <= bar;
-            // Where nothing surely races, what may is listed for exact times alone.
+            // Where no token surely races, only exact times can tell which tokens do.
             if (!reaches || (!EXACT && bar >= NONE - 1)) continue;
             const u32 place = atomicAdd(&shared.group_count, 1u);
             if (place < MOST_LISTED) shared.groups[place] = static_cast<u16>(group);
@@ -323,7 +335,7 @@ private:
         return own;
     }
 
-    // The least over the block, in all threads.
+    // The smallest value of `bits` in the block, returned to all threads.
     INLINE u32 least_of_block(u32 bits, u32* of_warps) const {
         bits = __reduce_min_sync(ALL_LANES, bits);
         if (lane == 0) of_warps[warp] = bits;
@@ -331,8 +343,8 @@ private:
         return __reduce_min_sync(ALL_LANES, of_warps[lane % SELECT_WARPS]);
     }
 
-    // Lists the tokens of the groups that are listed, or of all where they are too many for the list, whose
-    // bounds do not pass `bar`.
+    // Lists the tokens that may finish before `bar`: of the listed groups, or of all groups where the list of
+    // groups had too little room.
     template <bool EXACT, typename Racers>
     INLINE void list_tokens(const Racers& racers, u32 count, u32 bar, u64& best) const {
         const bool listed = count <= MOST_LISTED;
@@ -343,7 +355,7 @@ private:
             u32 its[4];
 #pragma unroll
             for (u32 i = 0; i < 4; ++i) {
-                // Past the end the first once more.
+                // After the last group, the first of these four is read again.
                 const u32 at = base + i * SELECT_WARPS < count ? base + i * SELECT_WARPS : base;
                 its[i] = listed ? shared.groups[at] : at;
                 entries[2 * i] = racers.entry(its[i] * GROUP + lane);
@@ -373,7 +385,7 @@ private:
         __syncthreads();
     }
 
-    // The first to finish among tokens, one a thread, and what each thread had as `best`, exactly.
+    // The first to finish, by exact times, among one token of each thread and each thread's `best`.
     template <typename Racers>
     static __device__ __noinline__ u64 decide(const Racers& racers, u32 token, u64 best, u64* of_warps) {
         if (token != NONE) best = min(best, finish_of(racers, token));

@@ -1,12 +1,14 @@
-// sample_logits where a row's first entries in the order of logits are few: a small top-k, or several
-// draws at temperature 0. The block that leads gets the largest logit of each group of the row, as of a
-// race (race_lead.cuh), finds the entries, and tells the other blocks whether it needs them.
+// sample_logits of rows that need only their few largest logits: a small top-k, or several draws at
+// temperature 0. As in race_lead.cuh, the leading block gets the largest logit of each group of the
+// row. It finds the tokens with the largest logits, and tells the other blocks whether it needs their
+// help or they may end.
 #pragma once
 
 #include "race_lead.cuh"
 #include "sample_logits_cut.cuh"
 
-// Logits as they count, whatever their weights.
+// The logits of a row with what the rules of sample_logits make of them: NaN and masked tokens are negative
+// infinity.
 template <typename T>
 struct MaskedLogits {
     const T* row;
@@ -31,7 +33,8 @@ struct Lead {
 
     Shared& shared;
 
-    // Before the team is made, which publishes it.
+    // Prepares the barriers. To be called before the team is made, whose constructor makes them visible to
+    // the other blocks.
     INLINE Lead(Shared& of_block) : shared(of_block) {
         if (threadIdx.x == 0) {
             shared.arrivals.init();
@@ -39,15 +42,16 @@ struct Lead {
         }
     }
 
-    // Whether so many entries are few for a row: each of them is most often in another segment of it.
+    // Whether `wanted` tokens are few for a row of `vocab` tokens: so few that most of them are in different
+    // segments of the row.
     INLINE static bool serves(u32 wanted, u32 vocab) {
         return Few::serves(wanted) && vocab >= 4 * GROUP * wanted && vocab <= RaceShared::IN_ORDER * GROUP;
     }
 
-    // In the block that leads: lists what can be among the first `wanted` of the row's order, as far as there
-    // is room for it, and answers the other blocks. The answer is the row's largest key, or 0 where the
-    // others are needed: many logits are alike, or none is there. Entries that weigh less than `floor`, where it
-    // is not 0, do not count.
+    // In the leading block: lists the tokens that can be among the `wanted` tokens with the largest logits, as
+    // many as `few` has room for, and answers the other blocks. The answer is the key of the row's largest
+    // logit, or 0 where the other blocks are needed, because too many logits are alike or no token is
+    // allowed. Where `floor` is not 0, tokens that weigh less than `floor` are not listed.
     template <typename T>
     INLINE u32 find(Few& few, RaceShared& races, const MaskedLogits<T>& row, const Team& team, u32 wanted,
                     u64 floor, float inverse) const {
@@ -93,7 +97,7 @@ struct Lead {
             const u32 place = atomicAdd(&few.listed, 1u);
             if (place < Few::MOST) few.list[place] = listed_entry(entry, token);
         };
-        // Of logits that are alike there are too many at once.
+        // A list that overflowed comes from many equal logits; the leading block then does not look at any.
         const u32 looked_at = count <= RaceShared::MOST_GROUPS ? count : 0;
 #pragma unroll 1
         for (u32 base = team.warp; base < looked_at; base += SELECT_WARPS * AT_ONCE) {
@@ -129,7 +133,8 @@ struct Lead {
         return answer;
     }
 
-    // In another block: sends what the block that leads needs, and waits for its answer.
+    // In every other block: sends its groups' largest logits to the leading block, and returns that block's
+    // answer.
     INLINE u32 ask(const RaceShared& races, const Team& team, const Share& share) const {
         if (threadIdx.x == 0) shared.answered.expect(sizeof(shared.answer));
         send_tops(&races.tops[0][0], shared.arrivals, share, team.lane);

@@ -1,19 +1,20 @@
-// sample_logits where a row draws one token by a top-p alone, or by no filter, in a kernel that can do all:
-// nothing is selected. The first few tokens to finish the race among all are asked whether top-p keeps
-// them: a token is kept if the weights of what comes at or after it in the order of logits add up to more than
-// the share of all weights that top-p leaves out. One more reading of the row adds up these weights, for four
-// tokens at once. The first of them that is kept is the token. Where none is, all that comes after the
-// heaviest of them is out of the race, which begins again.
+// sample_logits of rows in the general kernel that draw one token with top-p as their only filter, or with no
+// filter. The tokens that top-p keeps are not determined. Instead all tokens race, and for the first four
+// tokens to finish the kernel asks whether top-p keeps them. Top-p keeps a token if the weights of the token
+// and of all tokens with smaller logits add up to more than the share of all weights that top-p leaves out.
+// A second reading of the row adds up these weights for the four tokens at once. The first of the four that
+// top-p keeps is the result. If top-p keeps none of them, it keeps no token with a smaller logit either:
+// the race begins again among the tokens whose logits are larger than those of all four.
 //
-//     block that leads    first four | ........ add up | ....... decide | first four ...
+//     leading block       first four | ........ add up | ....... decide | first four ...
 //     other blocks          wait     | ........ add up |       wait     |
 //
-// The sums are approximate: where a sum is near the share, the team selects after all.
+// The sums are approximate. Where a sum is too near to the share to decide, the kernel selects exactly.
 #pragma once
 
 #include "sample_logits_lead.cuh"
 
-// Keeps what a cut keeps.
+// Whether a token is kept by a cut, for the race.
 struct KeepsCut {
     Cut cut;
 
@@ -23,16 +24,16 @@ struct KeepsCut {
 struct Nucleus {
     using Race = RaceLead;
     static constexpr u32 TOKENS = Race::FIRST;
-    // Attempts until the team selects: each but the first is for what most often is less than half of the
-    // weights.
+    // After so many attempts the kernel selects. Each further attempt races tokens that most often have less
+    // than half of the weight of those before.
     static constexpr u32 ATTEMPTS = 12;
-    // Sums of so many floats are within this of the weights' sum: 8 times n * 2^-24 for the n = 512 weights that
-    // a thread adds up at most.
+    // The largest relative error of a sum of weights: 8 times n * 2^-24, where n = 512 is the largest number of
+    // weights that one thread adds up.
     static constexpr float ERROR = 1.0f / 4096.0f;
 
     enum Order : u32 { DONE, SELECT, ADD, AGAIN };
 
-    // What the block that leads tells the others.
+    // What the leading block tells the other blocks.
     struct Message {
         // An entry and its token each; the first is a cut, key and end, where the race begins again.
         u64 tokens[TOKENS];
@@ -57,14 +58,16 @@ struct Nucleus {
         u32 decided;
     };
 
-    // Whether an entry is at or after a token: below `less`, or `equal` and no lower in index.
+    // Tells whether a logit comes at or after a token in the descending order of logits: the logit is below
+    // `less`, or it is `equal` and its index is not below `token`.
     struct After {
         float less;
         float equal;
         u32 token;
     };
 
-    // The largest and after[] in registers; the weights of this warp's piece. TIES: some token is in the piece.
+    // Adds the weights of this warp's piece of the row to `sums`. TIES: one of the tokens lies in the piece, so
+    // that equal logits are compared by index.
     template <bool TIES, typename Row>
     INLINE static void add(const Row& row, u32 lane, const Scale& scale, const After (&after)[TOKENS],
                            float (&sums)[TOKENS + 1]) {
@@ -101,7 +104,8 @@ struct Nucleus {
             const u64 told = message.tokens[i];
             after[i].equal = __uint_as_float(static_cast<u32>(told >> 32));
             after[i].token = static_cast<u32>(told);
-            // Of what equals the token all is after it where the piece is.
+            // Where the piece begins behind the token, all logits of the piece that equal the token's come
+            // after the token.
             const bool behind = !TIES && row.begin > 0 && begin > after[i].token;
             const u32 key = exact::sort_key(after[i].equal);
             after[i].less = exact::value_of_key(behind ? key + 1 : key);
@@ -130,11 +134,13 @@ struct Nucleus {
                               : add_apart<false>(row, team.lane, scale, shared.message);
         if (team.lane == 0) shared.of_warps[team.warp] = own;
         __syncthreads();
-        // The other warps may be at the next sums before the first has read these.
+        // Only the first warp adds these up. The other warps do not overwrite them meanwhile: they begin the next
+        // sums when the leading block asks for those, which it does after it has received these.
         return team.warp == 0 ? total(shared.of_warps, SELECT_WARPS, team.lane) : own;
     }
 
-    // The sums of as many, in the same order in every warp.
+    // Adds up the sums of `count` warps or blocks. Every warp adds in the same order, so that all get the same
+    // sums.
     INLINE static Sums total(const Sums* each, u32 count, u32 lane) {
         Sums all;
 #pragma unroll
@@ -150,7 +156,7 @@ INLINE void tell_all(const Senders& blocks, u64* words, u32 count, Arrivals& arr
     for (u32 i = 0; i < count; ++i) blocks.put(&words[i], &arrivals.word, team.lane, words[i]);
 }
 
-// Whether a row ends in this way: the block that leads has written its token. Else the team selects.
+// Returns whether the leading block has written the row's token; otherwise the team selects.
 template <typename T>
 __device__ __noinline__ bool sample_nucleus(const Params<T>& p, u32 index, Team team, RaceShared& races,
                                             Nucleus::Race::Shared& lists, Nucleus::Shared& shared,
@@ -207,7 +213,7 @@ __device__ __noinline__ bool sample_nucleus(const Params<T>& p, u32 index, Team 
     const Scale scale = {exact::value_of_key(largest_key), options.inverse};
     u32 order = Nucleus::SELECT;
     u32 phase = 1;
-    // Other weights than those at the largest have no sum.
+    // An infinite largest logit leaves no weight to any smaller logit.
     const bool led = largest_key > LOWEST_KEY && exact::finite(scale.largest);
 #pragma unroll 1
     for (u32 attempt = 0; led; ++attempt) {
@@ -223,7 +229,7 @@ __device__ __noinline__ bool sample_nucleus(const Params<T>& p, u32 index, Team 
         const u32 count = race.first_few(racers, team.pieces());
         if (count == 0 || attempt == Nucleus::ATTEMPTS) break;
         if (threadIdx.x < Nucleus::TOKENS) {
-            // Past the last the first once more.
+            // Where fewer than four tokens finish, the first stands in the places that are left.
             const u32 token = static_cast<u32>(lists.first[threadIdx.x < count ? threadIdx.x : 0]);
             message[threadIdx.x] = static_cast<u64>(__float_as_uint(row.entry(token))) << 32 | token;
         }

@@ -1,17 +1,17 @@
 // sample_logits where every row draws one token from all that are allowed, but for what min-p drops, or
 // takes the likeliest: no sum of weights, no filter.
 //
-// A cluster of blocks owns a row. Each warp reads a piece once and keeps the largest logit of each group
-// of 64 (logit_groups.cuh). They go to the block that leads, which ends the row alone (race_lead.cuh):
-// it knows the largest logit of the row, from which weights are taken; then the tokens race, of which
-// about 50 are looked at.
+// A cluster of blocks owns a row. Each warp reads a piece of the row once and keeps the largest logit of each
+// group of 64 tokens (logit_groups.cuh). These logits go to the leading block, which ends the row alone
+// (race_lead.cuh): it knows the largest logit of the row, to which the weights of tokens are relative;
+// then the tokens race, and the leading block computes the times of about 50 of them.
 //
 // Bytes: the logits once, 32 * 4 * 128256 = 16.4 MB at 32 rows: 3.6 us at 4.6 TB/s. A single row is
-// latency: the row, one meeting of the cluster, and two readings of a few groups, which are in L2.
+// latency: reading the row, one exchange within the cluster, and reading a few groups twice from L2.
 #include "race_lead.cuh"
 #include "sample_logits_race.cuh"
 
-// The lowest token of a group that equals the row's largest logit, by a warp.
+// The lowest token of a group whose logit equals the row's largest logit. By a warp.
 template <typename Row>
 INLINE u32 lowest_equal(const Row& row, u32 group, u32 lane, float largest) {
     const u32 token = group * GROUP + lane;

@@ -134,9 +134,10 @@ INLINE float exact_choice(const Params& p, const O& options, const T* row, u32 e
     return p.bias != nullptr ? exact::add(score, bias_of(p, options, expert)) : score;
 }
 
-// The quick route of the first `count` tokens; the others are padding. It needs exactly V * 32 experts,
-// at least topk of them in the kept groups (so that no lane's queue runs dry), a power of two of
-// groups up to 32, fewer than 2^31 tokens, topk at most 32, aligned rows, and for softmax no bias.
+// Routes the first `count` tokens of the call on the quick route; the tokens after them are padding, which
+// gets no experts. The quick route needs exactly V * 32 experts, at least topk experts in the kept
+// groups (so that the queue of no lane runs dry), 1, 2, 4, 8, 16 or 32 groups, fewer than 2^31 tokens,
+// topk of at most 32, aligned rows, and no bias where the scores are a softmax.
 template <u32 V, typename T, u32 SCORING, typename O>
 INLINE void quick(const Params& p, const O& options, u64 count) {
     constexpr bool OVER_ROW = SCORING == SOFTMAX;

@@ -39,7 +39,6 @@ constexpr float KEY_SPAN = 0.45f;
 // Of lanes beyond the last expert: the score is 0, and the key is below every expert's.
 constexpr float ABSENT_LOGIT = -1000.0f;
 constexpr float ABSENT_BIAS = 1.0f;
-constexpr u32 LEAST_KEY = 1u << INDEX_BITS;
 
 INLINE u32 expert_of(u32 key) { return INDEX_MASK - (key & INDEX_MASK); }
 

@@ -17,8 +17,9 @@
 // Passes alternate between the workspace and `unique`, such that the last pass writes to the
 // workspace, and `unique_compact` from there to `unique`.
 //
-// Threads to data: a warp has 32 * ITEMS neighbouring keys, in rows of one key for each lane. So
-// ranks that count in the order of warp, row and lane are stable.
+// Which thread has which keys: a warp has 32 * ITEMS neighbouring keys, as ITEMS rows with one key for
+// each lane. A sort must keep the order of equal digits, so keys are ranked in the order of the input:
+// by warp, then by row, then by lane.
 //
 // Bytes for each key of 8 bytes: 8 for the counts, 16 for each digit in which keys differ, 8 to 16
 // for `unique_compact`. If keys ascend already: 16 to 24 in all.
@@ -272,8 +273,9 @@ INLINE u32 pass_tile(const Params& p, u32 digit, u32 portion, u32 tile, u32* tak
     }
     __syncthreads();
 
-    // One thread for each digit: adds up the count of the digit, and at once tells it to the tiles
-    // that follow, without the places after the last key.
+    // One thread for each digit adds up how many keys of the tile have the digit, and tells this count
+    // to the tiles that follow at once. The count leaves out the places after the last key, which
+    // have no key.
     const u32 bin = threadIdx.x;
     u32 count = 0;
     if (bin < RADIX) {

@@ -55,7 +55,8 @@ struct Params {
     u32 bits;
     // How many of these bits are the digit of the second partition; 0: there is no second one.
     u32 low_bits;
-    // How many positions a block has bits for; 0: the route by bits is not used.
+    // Positions of keys (unique_plan.cuh) for which a block keeps one bit each in shared memory; 0
+    // where keys are sorted instead of marked in such bits.
     u32 part_bits;
     // Tiles that a block of `unique_check` reads.
     u32 span_tiles;

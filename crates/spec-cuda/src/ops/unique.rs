@@ -146,7 +146,8 @@ launch_params! {
         bits: u32,
         /// How many of these bits are the digit of the second partition; 0: there is no second one.
         low_bits: u32,
-        /// How many positions a block has bits for; 0: the route by bits is not used.
+        /// Positions of keys (unique_plan.cuh) for which a block keeps one bit each in shared memory; 0
+        /// where keys are sorted instead of marked in such bits.
         part_bits: u32,
         /// Tiles that a block of `unique_check` reads.
         span_tiles: u32,
