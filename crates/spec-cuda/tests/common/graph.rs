@@ -1,6 +1,8 @@
 //! CUDA graphs and a foreign stream, through the driver itself, as an engine
 //! would use them.
 
+use std::time::{Duration, Instant};
+
 use cudarc::driver::sys;
 use spec_core::{Backend, Stream};
 use spec_cuda::Cuda;
@@ -40,6 +42,45 @@ impl Foreign {
     pub fn synchronize(&self) {
         // SAFETY: the stream is alive.
         ok(unsafe { sys::cuStreamSynchronize(self.raw) });
+    }
+
+    /// Whether everything on this stream has ended.
+    pub fn is_idle(&self) -> bool {
+        // SAFETY: the stream is alive.
+        let state = unsafe { sys::cuStreamQuery(self.raw) };
+        if state != sys::CUresult::CUDA_ERROR_NOT_READY {
+            ok(state);
+        }
+        state == sys::CUresult::CUDA_SUCCESS
+    }
+
+    /// Whether everything on this stream ends within `limit`.
+    pub fn ends_within(&self, limit: Duration) -> bool {
+        let start = Instant::now();
+        while !self.is_idle() {
+            if start.elapsed() > limit {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+
+    /// Enqueues the store of `value` in `width` neighbouring words of each of `rows` rows. The
+    /// rows begin `pitch` bytes apart, the first at `address`.
+    ///
+    /// # Safety
+    /// The words are device memory, which lives until the store has ended.
+    pub unsafe fn overwrite(
+        &self,
+        address: u64,
+        pitch: usize,
+        value: u32,
+        width: usize,
+        rows: usize,
+    ) {
+        // SAFETY: the stream is alive; the caller vouches for the memory.
+        ok(unsafe { sys::cuMemsetD2D32Async(address, pitch, value, width, rows, self.raw) });
     }
 
     /// What `enqueue` puts on this stream, as a graph. Capturing refuses what
