@@ -1,4 +1,5 @@
-//! An engine that overwrites logits while a call reads them gets some token; the call still ends.
+//! An engine may overwrite logits while a call of `sample_logits` reads the logits. The call then
+//! returns some token of the row, and the call ends.
 
 mod common;
 
@@ -10,32 +11,39 @@ use common::{Array, Ready, cuda};
 use spec_core::ops::{SampleLogits, sample_logits};
 use spec_core::{DType, Place, TensorDesc};
 
-/// So many rows that one block, or two, have each of them.
+/// The number of rows: so many that the kernel gives a row to one block or two, and not to more.
 const ROWS: usize = 256;
-/// The kernel looks for the last logit that stays in the part of a single warp, 1/16 of the logits of
-/// a block. That part must be more than the first-level cache holds, so that the kernel reads the
-/// new values when it reads the logits again.
+/// The length of a row. Each warp of a block searches 1/16 of the block's logits for the last logit
+/// that top-k keeps. The logits that one warp searches must not fit into the first-level cache:
+/// otherwise the kernel's second reading of the logits would return the old values from that cache.
 const VOCAB: usize = 1 << 20;
-/// How many logits, the last of a row, are equal.
+/// The number of logits at the end of a row that have the value `EQUAL`.
 const EQUALS: usize = VOCAB / 16;
-/// How many logits, the last of a row, are overwritten: the part of a single thread, or half of it.
+/// The number of logits at the end of a row that the second stream overwrites. One thread of the
+/// kernel, or two neighbouring threads, read all of these logits.
 const CHANGED: usize = 64;
-/// How many of the equal logits top-k drops: fewer than are overwritten, so that the last logit that
-/// stays is one of those.
+/// The number of logits of value `EQUAL` that top-k drops. `DROPPED` is less than `CHANGED`, so the
+/// last logit that top-k keeps is one of the logits that the second stream overwrites.
 const DROPPED: usize = 6;
-/// The first logit of a row, the equal ones, and the others.
+/// The value of a row's first logit, which is the largest.
 const LIKELIEST: f32 = 2.0;
+/// The value of the last `EQUALS` logits of a row, of which top-k keeps some and drops the others.
 const EQUAL: f32 = 1.0;
+/// The value of all other logits of a row, which top-k drops.
 const OTHER: f32 = 0.5;
 
+/// The number of times that one replay of the second stream's graph overwrites the logits.
 const STORES: usize = 2000;
+/// The number of times that the test replays the graph of the call.
 const REPLAYS: usize = 100;
-/// A call takes a few milliseconds.
+/// The time after which the test takes a call for one that never ends. A call that ends needs far
+/// less.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Top-k keeps some of the equal logits of a row, so the kernel counts the equal logits and then looks
-/// for the last one that stays. Another stream overwrites that logit meanwhile, so the kernel looks
-/// for a logit that is no longer there.
+/// Top-k keeps only some of a row's equal logits, so the kernel first counts the equal logits and
+/// then searches the row for the last equal logit that top-k keeps. A second stream overwrites that
+/// logit between the count and the search, so the search cannot find the logit. The call must end
+/// all the same.
 #[test]
 fn sample_logits_ends_while_logits_change() {
     let Some(cuda) = cuda() else { return };
@@ -74,14 +82,15 @@ fn sample_logits_ends_while_logits_change() {
         let mut left = 0;
         let mut value = OTHER;
         for _ in 0..STORES {
-            // A value stays for some stores, because the kernel must have counted the equal logits
-            // before one of them changes.
+            // Several stores in a row write the same value, so that the value lasts long enough for
+            // the kernel to count the equal logits before the next value replaces some of them.
             if left == 0 {
                 left = 1 + random.below(32);
                 value = if value == OTHER { EQUAL } else { OTHER };
             }
             left -= 1;
-            // SAFETY: the words lie in `logits`, which outlives the stores.
+            // SAFETY: all words that the store writes lie in `logits`, and freeing `logits` waits for
+            // the store.
             unsafe { stores.overwrite(last, pitch, value.to_bits(), CHANGED, ROWS) };
         }
     });
@@ -91,7 +100,8 @@ fn sample_logits_ends_while_logits_change() {
         }
         call.launch();
         if !calls.ends_within(LIMIT) {
-            // Unwinding would wait for the call, because it frees memory that the call uses.
+            // A panic would unwind and free the memory that the call uses, and freeing that memory
+            // waits for the call, which does not end. So the test aborts the process.
             eprintln!("replay {replay} has not ended after {LIMIT:?}");
             std::process::abort();
         }

@@ -44,7 +44,7 @@ impl Foreign {
         ok(unsafe { sys::cuStreamSynchronize(self.raw) });
     }
 
-    /// Whether everything on this stream has ended.
+    /// Whether all work that was enqueued on this stream has ended.
     pub fn is_idle(&self) -> bool {
         // SAFETY: the stream is alive.
         let state = unsafe { sys::cuStreamQuery(self.raw) };
@@ -54,7 +54,8 @@ impl Foreign {
         state == sys::CUresult::CUDA_SUCCESS
     }
 
-    /// Whether everything on this stream ends within `limit`.
+    /// Waits until all work that was enqueued on this stream has ended, but no longer than `limit`;
+    /// true if the work has ended.
     pub fn ends_within(&self, limit: Duration) -> bool {
         let start = Instant::now();
         while !self.is_idle() {
@@ -66,11 +67,13 @@ impl Foreign {
         true
     }
 
-    /// Enqueues the store of `value` in `width` neighbouring words of each of `rows` rows. The
-    /// rows begin `pitch` bytes apart, the first at `address`.
+    /// Enqueues on this stream a store of `value` into the first `width` words, of 32 bits each, of
+    /// each of `rows` rows of a matrix. The first row begins at the device address `address`; each
+    /// further row begins `pitch` bytes behind the row before.
     ///
     /// # Safety
-    /// The words are device memory, which lives until the store has ended.
+    /// All words that the store writes are device memory that stays allocated until the store has
+    /// ended.
     pub unsafe fn overwrite(
         &self,
         address: u64,
