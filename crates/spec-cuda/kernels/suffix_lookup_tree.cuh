@@ -14,12 +14,43 @@ constexpr u32 EMPTY = 0xFFFFFFFFu;
 // Shared memory of a block, behind which the arrays of its dynamic part lie.
 struct Shared {
     u64 maxima[WARPS];
-    u32 sums[WARPS];
+    // Of each warp: the longest match, and the number of its windows.
+    uint2 tallies[WARPS];
+    // The longest match of all, and how many of its windows count.
+    u32 longest;
+    u32 windows;
     // The youngest child of each node so far, 0 for none.
     u32 youngest[MAX_DRAFTS + 1];
     u32 listed;
     u32 offered;
+    // The first depth at which not all windows have the same token, where there are FEW at most.
+    u32 agreed;
+
+    INLINE void clear() {
+        listed = 0;
+        offered = 0;
+        agreed = MAX_DRAFTS;
+    }
 };
+
+// Pads a request's outputs, and prepares what `Grower::write` knows. The last warps, which have none of
+// the first notes, do this.
+template <typename T>
+INLINE void pad(const Params& p, u32 request, Shared& s) {
+    T* const drafts = static_cast<T*>(p.drafts.data) + request * p.drafts.stride;
+    for (u32 i = THREADS - 1 - threadIdx.x; i <= p.n; i += THREADS) {
+        if (i < p.n) {
+            drafts[i] = static_cast<T>(-1);
+            if (p.parents.data != nullptr) p.parents[request][i] = -1;
+            if (p.shares.data != nullptr) p.shares[request][i] = 0.0f;
+        }
+        if (p.first_child.data != nullptr) p.first_child[request][i] = -1;
+        if (p.next_sibling.data != nullptr) p.next_sibling[request][i] = -1;
+        s.youngest[i] = 0;
+    }
+}
+
+INLINE u32 quads_of(u32 tiles) { return (tiles + 3) / 4; }
 
 template <typename T>
 struct Grower {
@@ -53,10 +84,21 @@ struct Grower {
         return place < length ? (is_own ? own.tokens : corpus.tokens)[place] : static_cast<T>(-1);
     }
 
-    INLINE Note note(u32 tile) const {
-        if (tile < p.here) return own_notes[tile];
-        const u64 row = p.own_tiles - p.here + p.corpus_tiles;
-        return {p.notes[request * row + tile - p.here]};
+    // The notes of four successive tiles. A quad has tiles that this kernel notes, or tiles that `scan`
+    // notes.
+    INLINE Quad quad(u32 number) const {
+        const u32 here = quads_of(p.here);
+        const uint4* const scanned = reinterpret_cast<const uint4*>(p.notes + request * u64{p.row});
+        const bool is_here = number < here;
+        Quad quad;
+        quad.raw = *(is_here ? reinterpret_cast<const uint4*>(own_notes) + number : scanned + number - here);
+        quad.first = is_here ? 4 * number : p.here + 4 * (number - here);
+        const u32 end = is_here ? p.here : p.own_tiles + p.corpus_tiles;
+#pragma unroll
+        for (u32 k = 0; k < 4; k++) {
+            if (quad.first + k >= end) quad.notes[k].word = 0;
+        }
+        return quad;
     }
 
     INLINE void list(u32 number, u32 place, bool is_own) {
@@ -65,46 +107,61 @@ struct Grower {
 
     // Lists the request's windows, the most recent first; returns the length of their match.
     INLINE u32 list_windows(u32& windows) {
-        const u32 tiles = p.own_tiles + p.corpus_tiles;
-        u32 most = 0;
+        const u32 quads = quads_of(p.here) + quads_of(p.own_tiles - p.here + p.corpus_tiles);
+        // One warp alone has no other warps to wait for.
+        const u32 warps = quads <= WARP ? 1 : WARPS;
+        if (threadIdx.x / WARP < warps) list_quads(quads, warps);
+        __syncthreads();
+        windows = s.windows;
+        if (s.listed != 0) look_again(s.longest, firsts, counts);
+        return s.longest;
+    }
+
+    // Lists the windows of tiles with two at most, and the tiles to look through again: the tile's
+    // number in `firsts`, and the number of the tile's first window in `counts`. Such a tile has
+    // windows of its own, so that there are fewer of them than windows.
+    INLINE void list_quads(u32 quads, u32 warps) {
+        // A thread has successive quads.
+        const u32 each = (quads + warps * WARP - 1) / (warps * WARP);
+        const u32 begin = min(threadIdx.x * each, quads);
+        const u32 end = min(begin + each, quads);
+        Tally tally = {0, 0};
 #pragma unroll 4
-        for (u32 i = threadIdx.x; i < tiles; i += THREADS) most = max(most, note(i).longest());
-        if (threadIdx.x == 0) s.listed = 0;
-        const u32 longest = static_cast<u32>(largest_of_block(most, s.maxima));
-        windows = 0;
-        if (longest == 0) return 0;
-        // A thread has successive tiles.
-        const u32 each = (tiles + THREADS - 1) / THREADS;
-        const u32 begin = min(threadIdx.x * each, tiles);
-        const u32 end = min(begin + each, tiles);
-        u32 sum = 0;
-#pragma unroll 4
-        for (u32 i = begin; i < end; i++) sum += note(i).longest() == longest ? note(i).count() : 0;
-        u32 number = sum_before(sum, s.sums, windows);
-        windows = min(windows, p.max_windows);
-        // Tiles to look through again, and the number of the first window of each. Such a tile has
-        // windows of its own, so that there are fewer of them than windows.
-        u32* const listed = firsts;
-        u32* const numbers = counts;
-        if (sum != 0) {
-            for (u32 i = begin; i < end && number < windows; i++) {
-                const Note found = note(i);
-                if (found.longest() != longest) continue;
-                if (found.count() > 2) {
-                    const u32 at = atomicAdd(&s.listed, 1);
-                    listed[at] = i;
-                    numbers[at] = number;
-                } else {
-                    const u32 base = tile_of(i) * TILE;
-                    list(number, base + found.first(), i < p.own_tiles);
-                    if (found.count() == 2) list(number + 1, base + found.second(), i < p.own_tiles);
-                }
-                number += found.count();
+        for (u32 i = begin; i < end; i++) {
+            const Quad found = quad(i);
+#pragma unroll
+            for (u32 k = 0; k < 4; k++) tally.add(found.notes[k]);
+        }
+        u32 all;
+        const u32 longest = tally.over(s.tallies, warps, all);
+        if (threadIdx.x == 0) {
+            s.longest = longest;
+            s.windows = min(all, p.max_windows);
+        }
+        if (tally.count == 0) return;
+        u32 number = tally.before;
+#pragma unroll 1
+        for (u32 i = begin; i < end && number < p.max_windows; i++) {
+            const Quad found = quad(i);
+#pragma unroll
+            for (u32 k = 0; k < 4; k++) {
+                if (found.notes[k].longest() != longest || number >= p.max_windows) continue;
+                list_tile(found.first + k, found.notes[k], number);
+                number += found.notes[k].count();
             }
         }
-        __syncthreads();
-        if (s.listed != 0) look_again(longest, listed, numbers);
-        return longest;
+    }
+
+    INLINE void list_tile(u32 tile, Note note, u32 number) {
+        if (note.count() > 2) {
+            const u32 at = atomicAdd(&s.listed, 1);
+            firsts[at] = tile;
+            counts[at] = number;
+            return;
+        }
+        const u32 base = tile_of(tile) * TILE;
+        list(number, base + note.first(), tile < p.own_tiles);
+        if (note.count() == 2) list(number + 1, base + note.second(), tile < p.own_tiles);
     }
 
     INLINE u32 tile_of(u32 i) const {
@@ -193,20 +250,6 @@ struct Grower {
         __syncthreads();
     }
 
-    INLINE void pad() const {
-        T* const drafts = static_cast<T*>(p.drafts.data) + request * p.drafts.stride;
-        for (u32 i = threadIdx.x; i <= p.n; i += THREADS) {
-            if (i < p.n) {
-                drafts[i] = static_cast<T>(-1);
-                if (p.parents.data != nullptr) p.parents[request][i] = -1;
-                if (p.shares.data != nullptr) p.shares[request][i] = 0.0f;
-            }
-            if (p.first_child.data != nullptr) p.first_child[request][i] = -1;
-            if (p.next_sibling.data != nullptr) p.next_sibling[request][i] = -1;
-            s.youngest[i] = 0;
-        }
-    }
-
     INLINE static float share(u32 count, u32 windows) {
         return __fdiv_rn(static_cast<float>(count), static_cast<float>(windows));
     }
@@ -235,63 +278,112 @@ struct Grower {
 
     INLINE static u32 first_of(u32 worth) { return 1023 - (worth & 1023); }
 
+    // Writes the node at `depth` of a chain, which `count` of the windows agree with.
+    INLINE void write_in_chain(u32 depth, T token, u32 count, u32 windows) const {
+        static_cast<T*>(p.drafts.data)[request * p.drafts.stride + depth] = token;
+        if (p.parents.data != nullptr) p.parents[request][depth] = static_cast<i32>(depth);
+        if (p.shares.data != nullptr) p.shares[request][depth] = share(count, windows);
+        if (p.first_child.data != nullptr) {
+            p.first_child[request][depth] = static_cast<i32>(depth + 1);
+        }
+    }
+
+    // Drafts the tokens that one window has from depth `from` to `end`, up to a negative token;
+    // returns where the drafts end. `count` windows have these tokens. By the first warp.
+    INLINE u32 follow_window(u32 window, u32 from, u32 end, u32 count, u32 windows) const {
+        for (;;) {
+            const u32 depth = from + threadIdx.x;
+            const T token = depth < end ? ahead[depth * FEW + window] : static_cast<T>(-1);
+            const u32 stops = __ballot_sync(ALL_LANES, token < 0);
+            const u32 drafted = stops != 0 ? __ffs(stops) - 1 : WARP;
+            if (threadIdx.x < drafted) write_in_chain(depth, token, count, windows);
+            from += drafted;
+            if (drafted < WARP) return from;
+        }
+    }
+
+    // Adds to each of two counts how many of the windows have the token given with it.
+    INLINE static void count_alike(const T* at_depth, u32 windows, const T (&given)[2],
+                                   u32 (&counts)[2]) {
+#pragma unroll 2
+        for (u32 w = 0; w < windows; w += Pack<T>::N) {
+            Pack<T> pack;
+            pack.raw = *reinterpret_cast<const uint4*>(at_depth + w);
+#pragma unroll
+            for (u32 k = 0; k < Pack<T>::N; k++) {
+                counts[0] += static_cast<u32>(pack.items[k] == given[0]);
+                counts[1] += static_cast<u32>(pack.items[k] == given[1]);
+            }
+        }
+    }
+
     // Grows a chain, whose nodes have one child at most, from FEW windows at most; returns how many
     // nodes there are. By the first warp.
     INLINE u32 grow_chain(u32 windows, u32 limit) const {
         const u32 lane = threadIdx.x;
-        // The windows of the last node, as bits.
+        // Where the windows part, one depth after another: how many windows the last node has, one of
+        // them, and all of them as bits.
+        u32 most = windows;
+        u32 first = 0;
         u32 belong[2] = {ALL_LANES >> (WARP - min(windows, WARP)), 0};
         if (windows > WARP) belong[1] = ALL_LANES >> (FEW - windows);
-        u32 nodes = 0;
+        u32 nodes = follow_window(0, 0, min(s.agreed, limit), windows, windows);
 #pragma unroll 1
-        for (; nodes < limit; nodes++) {
-            const T* const at_depth = ahead + nodes * FEW;
+        while (most > 1 && nodes < limit) {
+            T* const at_depth = ahead + nodes * FEW;
             T given[2];
-            u32 left[2];
 #pragma unroll
             for (u32 half = 0; half < 2; half++) {
-                given[half] = static_cast<T>(-1);
-                if (belong[half] >> lane & 1) given[half] = at_depth[half * WARP + lane];
-                left[half] = __ballot_sync(ALL_LANES, given[half] >= 0);
+                T& kept = at_depth[half * WARP + lane];
+                given[half] = belong[half] >> lane & 1 ? kept : static_cast<T>(-1);
+                kept = given[half];
             }
-            // Each turn takes the windows that have the token of the most recent one that is left.
-            u32 most = 0;
-            T best = 0;
-            // Fewer windows than the best token has cannot have another token more often.
-#pragma unroll 1
-            while (__popc(left[0]) + __popc(left[1]) > most) {
-                const u32 first = left[0] != 0 ? __ffs(left[0]) - 1 : WARP + __ffs(left[1]) - 1;
-                const T token = at_depth[first];
-                const u32 low = __ballot_sync(ALL_LANES, given[0] == token);
-                const u32 high = __ballot_sync(ALL_LANES, given[1] == token);
-                left[0] &= ~low;
-                left[1] &= ~high;
-                const u32 count = __popc(low) + __popc(high);
-                if (count <= most) continue;
-                most = count;
-                best = token;
-                belong[0] = low;
-                belong[1] = high;
+            __syncwarp();
+            u32 counts[2] = {0, 0};
+            count_alike(at_depth, windows, given, counts);
+            // More windows first, then the more recent one.
+            u32 best = 0;
+#pragma unroll
+            for (u32 half = 0; half < 2; half++) {
+                const u32 worth = counts[half] << 6 | (FEW - 1 - half * WARP - lane);
+                if (given[half] >= 0) best = max(best, worth);
             }
-            if (most == 0 || most * 65536 < p.share_floor * windows) break;
-            if (lane == 0) {
-                static_cast<T*>(p.drafts.data)[request * p.drafts.stride + nodes] = best;
-                if (p.parents.data != nullptr) p.parents[request][nodes] = static_cast<i32>(nodes);
-                if (p.shares.data != nullptr) p.shares[request][nodes] = share(most, windows);
-                if (p.first_child.data != nullptr) {
-                    p.first_child[request][nodes] = static_cast<i32>(nodes + 1);
-                }
+            best = __reduce_max_sync(ALL_LANES, best);
+            const u32 count = best >> 6;
+            if (count == 0 || count * 65536 < p.share_floor * windows) return nodes;
+            most = count;
+            first = FEW - 1 - (best & (FEW - 1));
+            const T token = at_depth[first];
+#pragma unroll
+            for (u32 half = 0; half < 2; half++) {
+                belong[half] = __ballot_sync(ALL_LANES, given[half] == token);
             }
+            if (lane == 0) write_in_chain(nodes, token, count, windows);
+            nodes++;
         }
-        return nodes;
+        // A window that is left alone is followed to its end.
+        return most == 1 ? follow_window(first, nodes, limit, 1, windows) : nodes;
+    }
+
+    // Brings the tokens that follow FEW windows at most, and notes the first depth at which not all
+    // windows have the same token.
+    INLINE void look_ahead(u32 windows, u32 limit) {
+        static_assert(FEW % WARP == 0, "a warp has one depth at a time");
+        for (u32 i = threadIdx.x; i < limit * FEW; i += THREADS) {
+            const u32 window = i % FEW;
+            const u32 depth = i / FEW;
+            const T most_recent = token_at(0, depth);
+            const T token = window < windows ? token_at(window, depth) : static_cast<T>(-1);
+            ahead[i] = token;
+            const bool parts = window < windows && (token != most_recent || token < 0);
+            if (__any_sync(ALL_LANES, parts) && lane_id() == 0) atomicMin(&s.agreed, depth);
+        }
+        __syncthreads();
     }
 
     // Grows the tree from FEW windows at most; returns how many nodes there are, in the first warp.
     INLINE u32 grow_few(u32 windows, u32 limit) {
-        for (u32 i = threadIdx.x; i < limit * FEW; i += THREADS) {
-            if (i % FEW < windows) ahead[i] = token_at(i % FEW, i / FEW);
-        }
-        __syncthreads();
+        look_ahead(windows, limit);
         if (threadIdx.x >= WARP) return 0;
         if (p.width == 1) return grow_chain(windows, limit);
         const u32 lane = threadIdx.x;
@@ -409,7 +501,6 @@ struct Grower {
     }
 
     INLINE void run() {
-        if (threadIdx.x == 0) s.offered = 0;
         u32 windows;
         const u32 longest = list_windows(windows);
         // A product beyond every depth is cut before it is an integer: drafts are at most 64.
@@ -424,13 +515,6 @@ struct Grower {
         if (threadIdx.x == 0) {
             p.counts[request] = static_cast<i32>(nodes);
             if (p.match_lengths != nullptr) p.match_lengths[request] = static_cast<i32>(longest);
-            u32 bits = p.lengths[request] == own.length ? 0 : BAD_LENGTHS;
-            if (p.corpus_length.data != nullptr) {
-                // The length may have changed since the corpus was read: only its range counts.
-                const i64 given = p.corpus_length[0];
-                if (given != clamped(given, p.corpus_size)) bits |= BAD_LENGTHS;
-            }
-            raise(p.flags, bits);
         }
     }
 };

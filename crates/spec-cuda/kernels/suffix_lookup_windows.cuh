@@ -148,17 +148,55 @@ INLINE Note note_of(const Params& p, const Tile<T>& tile, const Text<T>& text,
     }
 }
 
-// The sum of a value over the threads before this one, and over all threads of the block.
-INLINE u32 sum_before(u32 value, u32* sums, u32& total) {
-    const u32 lane = lane_id();
-    const u32 through = warp_inclusive_sum(value, lane);
-    __syncthreads();  // before the sums of an earlier call go
-    if (lane == WARP - 1) sums[threadIdx.x / WARP] = through;
-    __syncthreads();
-    const SumsOfWarps<u32> of_warps(sums, WARPS, lane);
-    total = of_warps.all();
-    return of_warps.before(threadIdx.x / WARP) + through - value;
-}
+// The notes of four tiles, from the tile `first` on.
+struct Quad {
+    union {
+        uint4 raw;
+        Note notes[4];
+    };
+    u32 first;
+
+    INLINE Quad() {}
+};
+
+// The longest match of a thread's tiles, and the number of its windows.
+struct Tally {
+    u32 longest;
+    u32 count;
+    // The windows of the threads before this one.
+    u32 before;
+
+    INLINE void add(Note note) {
+        if (note.longest() > longest) {
+            longest = note.longest();
+            count = 0;
+        }
+        if (note.longest() == longest) count += note.count();
+    }
+
+    // Returns the longest match of all threads of the first `warps` warps, which call this together.
+    // Counts its windows alone from now on; `all` is their number.
+    INLINE u32 over(uint2* of_warps, u32 warps, u32& all) {
+        const u32 lane = lane_id();
+        const u32 warp = threadIdx.x / WARP;
+        u32 most = __reduce_max_sync(ALL_LANES, longest);
+        if (longest != most) count = 0;
+        const u32 through = warp_inclusive_sum(count, lane);
+        before = through - count;
+        all = __shfl_sync(ALL_LANES, through, WARP - 1);
+        if (warps == 1) return most;
+        if (lane == 0) of_warps[warp] = make_uint2(most, all);
+        __syncthreads();
+        const uint2 theirs = lane < WARPS ? of_warps[lane] : make_uint2(0, 0);
+        most = __reduce_max_sync(ALL_LANES, theirs.x);
+        const u32 windows = theirs.x == most ? theirs.y : 0;
+        const u32 through_warp = warp_inclusive_sum(windows, lane);
+        before += __shfl_sync(ALL_LANES, through_warp - windows, warp);
+        all = __shfl_sync(ALL_LANES, through_warp, WARP - 1);
+        if (longest != most) count = 0;
+        return most;
+    }
+};
 
 // The largest of a value over the block.
 INLINE u64 largest_of_block(u64 value, u64* maxima) {

@@ -29,8 +29,7 @@ struct Params {
     i32* match_lengths;
     // One word of flags, or null.
     u32* flags;
-    // A note for each request and tile that `scan` notes, the most recent tile first, [batch,
-    // own_tiles - here + corpus_tiles].
+    // A note for each request and tile that `scan` notes, the most recent tile first, [batch, row].
     u32* notes;
     // Requests.
     u32 batch;
@@ -43,7 +42,8 @@ struct Params {
     u32 corpus_tiles;
     // Tiles of a row that `grow` notes itself: all or none.
     u32 here;
-    u32 reserved;
+    // Words of a row of `notes`: `own_tiles - here + corpus_tiles`, up to a multiple of 4.
+    u32 row;
     // Columns of `drafts`.
     u32 n;
     // The options.
@@ -89,7 +89,7 @@ static_assert(SPEC_OFFSET(Params, corpus_size) == 176);
 static_assert(SPEC_OFFSET(Params, own_tiles) == 180);
 static_assert(SPEC_OFFSET(Params, corpus_tiles) == 184);
 static_assert(SPEC_OFFSET(Params, here) == 188);
-static_assert(SPEC_OFFSET(Params, reserved) == 192);
+static_assert(SPEC_OFFSET(Params, row) == 192);
 static_assert(SPEC_OFFSET(Params, n) == 196);
 static_assert(SPEC_OFFSET(Params, min_match) == 200);
 static_assert(SPEC_OFFSET(Params, max_match) == 204);

@@ -16,6 +16,8 @@ static KERNELS: Archive = archive!("suffix_lookup");
 
 /// Tokens of a tile, which a warp has at a time.
 const TILE: usize = 256;
+/// Notes that a thread loads at a time.
+const QUAD: usize = 4;
 /// Windows that one warp grows a tree from; the kernel keeps their tokens in shared memory.
 const FEW: usize = 64;
 /// Threads of a block in both launches, and tiles that a block has at a time: one per warp.
@@ -57,7 +59,7 @@ launch_params! {
         /// One word of flags, or null.
         flags: u64 as "u32*",
         /// A note for each request and tile that `scan` notes, the most recent tile first,
-        /// [batch, own_tiles - here + corpus_tiles].
+        /// [batch, row].
         notes: u64 as "u32*",
         /// Requests.
         batch: u32,
@@ -70,7 +72,8 @@ launch_params! {
         corpus_tiles: u32,
         /// Tiles of a row that `grow` notes itself: all or none.
         here: u32,
-        reserved: u32,
+        /// Words of a row of `notes`: `own_tiles - here + corpus_tiles`, up to a multiple of 4.
+        row: u32,
         /// Columns of `drafts`.
         n: u32,
         /// The options.
@@ -161,7 +164,7 @@ fn shared(plan: &Plan, here: usize) -> usize {
     let windows = plan.params.max_windows;
     let ahead = FEW * plan.drafts.cols;
     let tokens = (ahead + windows.next_multiple_of(2)) * plan.tokens.dtype.size();
-    let words = 3 * windows + 2 * table(plan) + 2 * offers(plan) + here;
+    let words = here.next_multiple_of(QUAD) + 3 * windows + 2 * table(plan) + 2 * offers(plan);
     (tokens + words * 4).next_multiple_of(8)
 }
 
@@ -170,12 +173,17 @@ impl Prepared {
     fn scanned(&self) -> usize {
         self.own_tiles - self.here
     }
+
+    /// Notes of a request that `scan` writes, as many as 16-byte loads bring.
+    fn row(&self) -> usize {
+        (self.scanned() + self.corpus_tiles).next_multiple_of(QUAD)
+    }
 }
 
 // SAFETY: the kernels access only the memory that the plan describes, whatever the data.
 unsafe impl Kernel<SuffixLookup> for Prepared {
     fn workspace_size(&self) -> usize {
-        (self.scanned() + self.corpus_tiles).saturating_mul(self.plan.tokens.rows).saturating_mul(4)
+        self.row().saturating_mul(self.plan.tokens.rows).saturating_mul(4)
     }
 
     unsafe fn launch(
@@ -207,7 +215,7 @@ unsafe impl Kernel<SuffixLookup> for Prepared {
             own_tiles: *own_tiles as u32,
             corpus_tiles: *corpus_tiles as u32,
             here: *here as u32,
-            reserved: 0,
+            row: self.row() as u32,
             n: plan.drafts.cols as u32,
             min_match: options.min_match as u32,
             max_match: options.max_match as u32,
