@@ -100,7 +100,13 @@ impl Subject for AdjustLogits {
             true => rng.pick(&[50, 3000, 40_000]),
             false => 1 + rng.size(199),
         };
-        let rows = if long { rng.between(1, 6) } else { rng.size(24) };
+        // A row of runs is more often than not of the request of the row before it.
+        let has_runs = mapped && rng.chance(2);
+        let rows = match (long, has_runs) {
+            (true, _) => rng.between(1, 6),
+            (false, true) => rng.size(100),
+            (false, false) => rng.size(24),
+        };
         let sizes = Sizes {
             rows,
             vocab,
@@ -135,9 +141,16 @@ impl Subject for AdjustLogits {
             .input("prompt_lengths", Tensor::vector(prompts))
             .input("lengths", Tensor::vector(lengths));
         if mapped {
-            let of_rows = (0..rows).map(|_| match rng.chance(2 * wild) {
-                true => rng.pick(&[-1, requests as i32, i32::MIN, i32::MAX]),
-                false => rng.below(requests) as i32,
+            let changes = if has_runs { rng.pick(&[3, 6, 30]) } else { 1 };
+            let mut request = 0;
+            let of_rows = (0..rows).map(|row| {
+                if row == 0 || rng.chance(changes) {
+                    request = rng.below(requests) as i32;
+                }
+                match rng.chance(2 * wild) {
+                    true => rng.pick(&[-1, requests as i32, i32::MIN, i32::MAX]),
+                    false => request,
+                }
             });
             case = case.input("requests", Tensor::vector(of_rows.collect::<Vec<i32>>()));
         }
