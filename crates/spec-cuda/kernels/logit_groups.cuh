@@ -1,6 +1,7 @@
 // What one reading of a row of logits leaves: the largest of each group of 64.
 //
-// A warp reads 16 bytes a lane, eight times before it looks at any, and folds them (fold.cuh).
+// A warp reads 16 bytes a lane, four times before it looks at any, and folds what it has read in two such
+// steps at once (fold.cuh).
 #pragma once
 
 #include "fold.cuh"
@@ -75,6 +76,12 @@ INLINE Pack<T> stream_pack(const T* from) {
     return pack;
 }
 
+// How the logits of a row are compared: what a mask leaves has no NaN.
+template <typename T, bool MASKED>
+struct LargestOfRow : Largest16<T> {};
+template <typename T>
+struct LargestOfRow<T, true> : LargestNumber {};
+
 // Whether two types are one.
 template <typename A, typename B>
 constexpr bool same = false;
@@ -85,6 +92,11 @@ constexpr bool same<A, A> = true;
 struct Unseen {
     template <u32 N>
     INLINE void operator()(const float (&)[N]) const {}
+};
+
+// What a warp does while the logits of its groups are on their way: nothing.
+struct Idle {
+    INLINE void operator()(u32) const {}
 };
 
 // Of a group: its largest logit as it counts, and as it is, NaN if any is NaN.
@@ -117,6 +129,12 @@ struct LogitGroups {
     // Lanes that share a group, and groups that a warp reads at once.
     static constexpr u32 LANES = GROUP / N;
     static constexpr u32 AT_ONCE = WARP / LANES;
+    // How often a warp reads before it looks at what it has read. With eight times, too few registers are
+    // left for what a warp does meanwhile.
+    static constexpr u32 READ = FOLDED / 2;
+
+    using How = LargestOfRow<T, MASKED>;
+    using Value = typename How::Value;
 
     const T* row;
     // A bit for each, where MASKED.
@@ -134,33 +152,48 @@ struct LogitGroups {
         return allowed(token) ? fmaxf(x, negative_infinity()) : negative_infinity();
     }
 
-    // visit(group, its largest) in one lane for each group from .. to, or in two neighbours. Returns the lane's share of the largest logit that is there, whatever the mask: NaN
-    // if some logit is NaN. see(logits) has every logit of the row once, in some lane, as it is.
-    template <typename Visit, typename See = Unseen>
-    INLINE float survey(u32 from, u32 to, u32 lane, Visit&& visit, See&& see = See{}) const {
+    // visit(group, its largest) in one lane for each group from .. to, or in two neighbours. Returns the lane's
+    // share of the largest logit that is there, whatever the mask: NaN if some logit is NaN. see(logits) has
+    // every logit of the row once, in some lane, as it is. meanwhile(group) is called each time the logits from
+    // `group` on are on their way.
+    template <typename Visit, typename See = Unseen, typename Meanwhile = Idle>
+    INLINE float survey(u32 from, u32 to, u32 lane, Visit&& visit, See&& see = See{},
+                        Meanwhile&& meanwhile = Meanwhile{}) const {
         float raw = negative_infinity();
         const bool aligned = reinterpret_cast<u64>(row) % 16 == 0;
         const u32 whole = aligned ? max(from, min(to, vocab / GROUP)) : from;
         const T* const own = row + lane % LANES * N;
 #pragma unroll 1
         for (u32 base = from; base < whole; base += FOLDED * AT_ONCE) {
-            Pack<T> packs[FOLDED];
+            Value tops[FOLDED];
 #pragma unroll
-            for (u32 i = 0; i < FOLDED; ++i) {
-                // Past the end the last group once more: loads without branches are all in flight.
-                const u32 group = min(base + i * AT_ONCE + lane / LANES, whole - 1);
-                packs[i] = stream_pack(own + group * GROUP);
-            }
-            if constexpr (!same<See, Unseen>) {
+            for (u32 read = 0; read < FOLDED; read += READ) {
+                const u32 first = base + read * AT_ONCE;
+                // Beyond the end any values will do: nobody visits them.
+                if (read > 0 && first >= whole) {
 #pragma unroll
-                for (u32 i = 0; i < FOLDED; ++i) {
-                    float values[N];
+                    for (u32 i = 0; i < READ; ++i) tops[read + i] = tops[i];
+                    continue;
+                }
+                Pack<T> packs[READ];
 #pragma unroll
-                    for (u32 j = 0; j < N; ++j) values[j] = to_f32(packs[i].items[j]);
-                    if (base + i * AT_ONCE + lane / LANES < whole) see(values);
+                for (u32 i = 0; i < READ; ++i) packs[i] = stream_pack(own + group_of(first, i, lane, whole) * GROUP);
+                if (read == 0) meanwhile(base);
+                if constexpr (!same<See, Unseen>) {
+#pragma unroll
+                    for (u32 i = 0; i < READ; ++i) {
+                        float values[N];
+#pragma unroll
+                        for (u32 j = 0; j < N; ++j) values[j] = to_f32(packs[i].items[j]);
+                        if (first + i * AT_ONCE + lane / LANES < whole) see(values);
+                    }
+                }
+#pragma unroll
+                for (u32 i = 0; i < READ; ++i) {
+                    tops[read + i] = top_of(packs[i], group_of(first, i, lane, whole), lane, raw);
                 }
             }
-            visit_folded(packs, base, whole, lane, raw, visit);
+            visit_folded(tops, base, whole, lane, raw, visit);
         }
 #pragma unroll 1
         for (u32 group = whole; group < to; ++group) {
@@ -178,36 +211,37 @@ struct LogitGroups {
     }
 
 private:
-    template <typename Visit>
-    INLINE void visit_folded(const Pack<T> (&packs)[FOLDED], u32 base, u32 whole, u32 lane, float& raw,
-                             Visit&& visit) const {
+    // The group of which a lane reads 16 bytes, or, past the end, the last group: loads without branches are
+    // all in flight.
+    INLINE static u32 group_of(u32 first, u32 i, u32 lane, u32 whole) {
+        return min(first + i * AT_ONCE + lane / LANES, whole - 1);
+    }
+
+    // The largest of the 16 bytes that a lane has of a group.
+    INLINE Value top_of(const Pack<T>& pack, u32 group, u32 lane, float& raw) const {
         if constexpr (MASKED) {
-            float tops[FOLDED];
+            const u32 token = lane % LANES * N;
+            const u32 bits = mask[group * 2 + token / 32] >> token % 32;
+            float top = negative_infinity();
 #pragma unroll
-            for (u32 i = 0; i < FOLDED; ++i) {
-                const u32 group = min(base + i * AT_ONCE + lane / LANES, whole - 1);
-                const u32 token = lane % LANES * N;
-                const u32 bits = mask[group * 2 + token / 32] >> token % 32;
-                tops[i] = negative_infinity();
-#pragma unroll
-                for (u32 j = 0; j < N; ++j) {
-                    const float x = to_f32(packs[i].items[j]);
-                    raw = max_or_nan(raw, x);
-                    // The larger one is the number, where one is.
-                    if (bits >> j & 1) tops[i] = fmaxf(tops[i], x);
-                }
+            for (u32 j = 0; j < N; ++j) {
+                const float x = to_f32(pack.items[j]);
+                raw = max_or_nan(raw, x);
+                // The larger one is the number, where one is.
+                if (bits >> j & 1) top = fmaxf(top, x);
             }
-            const u32 place = fold<LANES, LargestNumber>(tops, lane);
-            const u32 group = base + place * AT_ONCE + lane / LANES;
-            if (group < whole) visit(group, tops[0]);
+            return top;
         } else {
-            using How = Largest16<T>;
-            typename How::Value tops[FOLDED];
-#pragma unroll
-            for (u32 i = 0; i < FOLDED; ++i) tops[i] = How::of(packs[i]);
-            const u32 place = fold<LANES, How>(tops, lane);
-            const u32 group = base + place * AT_ONCE + lane / LANES;
-            float top = How::number(tops[0]);
+            return How::of(pack);
+        }
+    }
+
+    template <typename Visit>
+    INLINE void visit_folded(Value (&tops)[FOLDED], u32 base, u32 whole, u32 lane, float& raw, Visit&& visit) const {
+        const u32 place = fold<LANES, How>(tops, lane);
+        const u32 group = base + place * AT_ONCE + lane / LANES;
+        float top = How::number(tops[0]);
+        if constexpr (!MASKED) {
             raw = max_or_nan(raw, top);
             // Rare: the largest number of a group that has a NaN.
             u32 odd = __ballot_sync(ALL_LANES, top != top);
@@ -218,7 +252,7 @@ private:
                 const float number = top_of_group(*this, its, lane).counts;
                 if (lane == owner) top = number;
             }
-            if (group < whole) visit(group, top);
         }
+        if (group < whole) visit(group, top);
     }
 };

@@ -51,7 +51,7 @@ struct NoiseWords {
 #pragma unroll
         for (u32 i = 0; i < 3; ++i) c[i] = draw.start(indices[i]);
         uint2 key = draw.key();
-#pragma unroll 1
+#pragma unroll 2
         for (u32 round = 0; round < 10; ++round) {
 #pragma unroll
             for (u32 i = 0; i < 3; ++i) c[i] = Draw::round(c[i], key);

@@ -6,14 +6,19 @@
 // their place while the leading block finds the token:
 //
 //     noise      Each block computes, for each of its groups, a lower bound of the noise of the group's
-//                tokens, and about when the token with the least noise of the group finishes. The
-//                earliest of these times over the row is the bar. The winner finishes no later than
-//                the bar, and few other tokens finish as early.
+//                tokens, and about when the token with the least noise of the group finishes. Where a
+//                warp knows its groups early enough, it does so while their logits are on their way. The
+//                earliest token of each warp goes to the leading block.
+//     front      The leading block finds the row's largest logit, and the earliest of the tokens of all
+//                warps. A time by which this token has surely finished is the bar. The winner finishes no
+//                later than the bar, and few other tokens finish as early.
 //     groups     The leading block lists the groups of which some token may finish before the bar, and
 //                reads their logits.
-//     tokens     It lists the tokens of these groups that may finish before the bar, about 60 a row.
-//     winner     A thread for each listed token computes about when the token finishes. Where rounding
-//                leaves open which of the first two tokens is first, their exact times decide.
+//     tokens     It lists the tokens of these groups that may finish before the bar, about 60 a row, and
+//                their logits.
+//     winner     A thread for each listed token computes about when the token finishes, by nothing but
+//                the list. Where rounding leaves open which of the first two tokens is first, their exact
+//                times decide.
 #pragma once
 
 #include "race.cuh"
@@ -30,6 +35,14 @@ INLINE float about_variate(u32 high, u32 low) {
     const float series = u + u * u * (0.5f + u * (0.333333333f + u * 0.25f));
     return u < 0.0625f ? series : approximate_log2(rest) * -0.693147182f;
 }
+
+// About the logarithm to base 2 of when a token finishes, had the row's largest logit been 0.
+INLINE float log_time(float noise, float entry, float inverse) {
+    return approximate_log2(noise) - entry * (inverse * 1.44269504f);
+}
+
+// The lowest of the bits that are set.
+INLINE u32 first_of(u32 bits) { return __ffs(bits) - 1; }
 
 // Copies 16 bytes of this block's shared memory to the same place in the shared memory of the cluster's
 // first block, and counts the bytes at the `barrier` of that block.
@@ -84,6 +97,7 @@ struct RaceLead {
         // Groups and tokens that are looked at.
         u16 groups[MOST_LISTED];
         u32 tokens[MOST_TOKENS];
+        float entries[MOST_TOKENS];
         u64 best[SELECT_WARPS];
         u32 keys[SELECT_WARPS];
         u32 of_warps[SELECT_WARPS];
@@ -110,6 +124,14 @@ struct RaceLead {
         bool sure;
     };
 
+    // What the race begins with.
+    struct Front {
+        // The key of the row's largest logit.
+        u32 largest_key;
+        // Of shared.early, the token that is likely to finish first.
+        u64 early;
+    };
+
     Shared& shared;
     // The largest logit of each group.
     float* tops;
@@ -121,19 +143,31 @@ struct RaceLead {
         : shared(of_block), tops(of_groups), groups((vocab + GROUP - 1) / GROUP), lane(lane_id()),
           warp(threadIdx.x / WARP) {}
 
-    // Computes bounds of the noise of a warp's groups. Each group has a token with the least noise of the
-    // group; among those that `keeps` keeps, the one that is likely to finish first goes to
+    // Computes bounds of the noise of a warp's groups, 32 groups at a time. Each group has a token with the
+    // least noise of the group; among those that `keeps` keeps, the one that is likely to finish first goes to
     // shared.early[piece].
     template <typename Row, typename Keeps>
-    INLINE void draw_noise(const Row& row, const Draw& draw, float inverse, const Share& share, u32 piece,
-                           const Keeps& keeps) const {
+    struct Noise {
+        const RaceLead& race;
+        const Row& row;
+        const Keeps& keeps;
+        // Groups from `next` to `end` have no bounds yet.
+        u32 next;
+        u32 end;
         // The logarithm of the earliest time so far, and noise and logit of the token that has this time.
-        float least = infinity();
-        float noise = infinity();
-        float entry = negative_infinity();
-        const float factor = inverse * 1.44269504f;
-#pragma unroll 1
-        for (u32 group = share.begin + lane; group < share.end; group += WARP) {
+        float least;
+        float noise;
+        float entry;
+
+        INLINE Noise(const RaceLead& of, const Row& of_row, const Share& share, const Keeps& kept)
+            : race(of), row(of_row), keeps(kept), next(share.begin), end(share.end), least(infinity()),
+              noise(infinity()), entry(negative_infinity()) {}
+
+        // The next 32 groups.
+        INLINE void advance(const Draw& draw, float inverse) {
+            const u32 group = next + race.lane;
+            next += WARP;
+            if (group >= end) return;
             uint4 c[2] = {draw.start(group / 4), draw.start(GROUP_BLOCKS + group)};
             uint2 key = draw.key();
 #pragma unroll 2
@@ -145,24 +179,38 @@ struct RaceLead {
             const u32 token = group * GROUP + c[1].y % GROUP;
             const float x = row.entry(token);
             const float bound = noise_bound(word_of(c[0], group % 4));
-            shared.noise[group] = static_cast<u16>(__float_as_uint(bound) >> 16);
+            race.shared.noise[group] = static_cast<u16>(__float_as_uint(bound) >> 16);
             // The noise exceeds its bound by less than a sixtieth, and by what the bits stand for that
             // the bound leaves out.
             const float above = bound * (1.0f + 1.0f / 60.0f) + 1.0f / (4194304.0f * GROUP);
-            const float time = approximate_log2(above) - x * factor;
+            const float time = log_time(above, x, inverse);
             if (time < least && x > negative_infinity() && keeps(x, token)) {
                 least = time;
                 noise = above;
                 entry = x;
             }
         }
-        const u32 order = exact::sort_key(least);
-        const u32 first = __reduce_min_sync(ALL_LANES, order);
-        const u32 owner = __ffs(__ballot_sync(ALL_LANES, order == first)) - 1;
-        if (lane == owner) {
-            shared.early[piece] = static_cast<u64>(__float_as_uint(noise)) << 32 | __float_as_uint(entry);
+
+        // All groups that are left; then the warp's token goes to shared.early[piece].
+        INLINE void finish(const Draw& draw, float inverse, u32 piece) {
+#pragma unroll 1
+            while (next < end) advance(draw, inverse);
+            const u32 order = exact::sort_key(least);
+            const u32 first = __reduce_min_sync(ALL_LANES, order);
+            const u32 owner = first_of(__ballot_sync(ALL_LANES, order == first));
+            if (race.lane == owner) {
+                race.shared.early[piece] =
+                    static_cast<u64>(__float_as_uint(noise)) << 32 | __float_as_uint(entry);
+            }
+            __syncwarp();
         }
-        __syncwarp();
+    };
+
+    // Computes bounds of the noise of a warp's groups, as `Noise` says.
+    template <typename Row, typename Keeps>
+    INLINE void draw_noise(const Row& row, const Draw& draw, float inverse, const Share& share, u32 piece,
+                           const Keeps& keeps) const {
+        Noise<Row, Keeps>(*this, row, share, keeps).finish(draw, inverse, piece);
     }
 
     // Sends to the leading block the largest logits of a warp's share of the groups, and what
@@ -195,48 +243,73 @@ struct RaceLead {
         return __uint_as_float(static_cast<u32>(shared.noise[group]) << 16);
     }
 
-    // The key of the row's largest logit, in all threads.
-    INLINE u32 largest_key() const {
+    // The front of the race, in all threads; `pieces` warps have left tokens in shared.early.
+    INLINE Front front(float inverse, u32 pieces) const {
         float top = negative_infinity();
 #pragma unroll 4
         for (u32 group = threadIdx.x; group < groups; group += SELECT_THREADS) top = fmaxf(top, tops[group]);
         const u32 key = __reduce_max_sync(ALL_LANES, key_of(top));
-        if (lane == 0) shared.of_warps[warp] = key;
+        u64 early = 0;
+        u32 order = NONE;
+        if (threadIdx.x < pieces) {
+            early = shared.early[threadIdx.x];
+            const float noise = __uint_as_float(static_cast<u32>(early >> 32));
+            const float entry = __uint_as_float(static_cast<u32>(early));
+            order = exact::sort_key(log_time(noise, entry, inverse));
+        }
+        const u32 least = __reduce_min_sync(ALL_LANES, order);
+        if (lane == first_of(__ballot_sync(ALL_LANES, order == least))) {
+            shared.of_warps[warp] = key;
+            shared.keys[warp] = least;
+            shared.best[warp] = early;
+        }
         __syncthreads();
-        return __reduce_max_sync(ALL_LANES, shared.of_warps[lane % SELECT_WARPS]);
+        const u32 its = shared.keys[lane % SELECT_WARPS];
+        const u32 first = __reduce_min_sync(ALL_LANES, its);
+        return {__reduce_max_sync(ALL_LANES, shared.of_warps[lane % SELECT_WARPS]),
+                shared.best[first_of(__ballot_sync(ALL_LANES, its == first))]};
     }
 
     // The token that finishes first, in the low word; NEVER where none races. The lists began before the
     // block's last barrier.
     template <typename Racers>
-    INLINE u64 winner(const Racers& racers, u32 pieces) const {
+    INLINE u64 winner(const Racers& racers, u32 pieces, u64 early) const {
         u64 best = NEVER;
         u32 bar = 0;
-        const Runner own = run<true>(racers, pieces, 1.0f, bar, best);
-        const bool is_near = own.time < LARGEST && __float_as_uint(own.time) <= bar;
-        // A thread with `best` has raced tokens that the list had no room for, perhaps several. It counts
-        // twice, so that the exact times decide.
-        const u32 contenders = __syncthreads_count(is_near || best != NEVER) + __syncthreads_count(best != NEVER);
-        // A bar below NONE - 1 says that some token surely races; then the winner is a contender.
-        if (contenders == 1 && bar < NONE - 1) {
-            if (is_near) shared.best[0] = own.token;
-            __syncthreads();
-            return shared.best[0];
+        const Runner own = run<true>(racers, pieces, early, 1.0f, bar, best);
+        // Of each warp, the token with the earliest time, and the next time.
+        const u32 time = __float_as_uint(own.time);
+        const u32 earliest = __reduce_min_sync(ALL_LANES, time);
+        const bool leads = lane == first_of(__ballot_sync(ALL_LANES, time == earliest));
+        // A token that may not race has itself as the next, so that exact times decide.
+        const u32 later = __reduce_min_sync(ALL_LANES, leads && own.sure ? NONE : time);
+        if (leads) {
+            shared.best[warp] = finish_at(own.time, own.token);
+            shared.of_warps[warp] = later;
         }
-        return decide(racers, is_near ? own.token : NONE, best, shared.best);
+        __syncthreads();
+        const u64 its = shared.best[lane % SELECT_WARPS];
+        const u32 first = __reduce_min_sync(ALL_LANES, time_of(its));
+        const u32 owner = first_of(__ballot_sync(ALL_LANES, time_of(its) == first));
+        const u32 after = lane % SELECT_WARPS == owner ? shared.of_warps[owner] : time_of(its);
+        const u32 next = __reduce_min_sync(ALL_LANES, after);
+        // Tokens that the list had no room for may be first.
+        const bool complete = shared.token_count <= MOST_TOKENS;
+        if (complete && next > raised(first, 1.0f)) return shared.best[owner];
+        return decide(racers, own.token, best, shared.finishes);
     }
 
     // Finds the first tokens to finish, at most FIRST, and leaves them in shared.first in the order of their
     // times. Returns how many it found, or 0 where rounding leaves their order open or where too many
     // tokens finish early. The lists began before the block's last barrier.
     template <typename Racers>
-    INLINE u32 first_few(const Racers& racers, u32 pieces) const {
+    INLINE u32 first_few(const Racers& racers, u32 pieces, u64 early) const {
         bool odd = false;
 #pragma unroll 1
         for (float widen = 2.5f; widen > 1.0f; widen -= 1.25f) {
             u64 best = NEVER;
             u32 bar = 0;
-            const Runner own = run<false>(racers, pieces, widen, bar, best);
+            const Runner own = run<false>(racers, pieces, early, widen, bar, best);
             // Every token that finishes before this time is listed.
             const float limit = __uint_as_float(bar) * (2.0f - NEAR * NEAR);
             odd = bar >= NONE - 1;
@@ -281,15 +354,13 @@ private:
 
     // About when a token finishes: an infinite time where the token does not race.
     template <typename Racers>
-    INLINE static Runner about(const Racers& racers, u32 token) {
+    INLINE static Runner about(const Racers& racers, u32 token, float entry) {
         Runner own = {token, infinity(), true};
-        if (token == NONE) return own;
-        const float entry = racers.entry(token);
         const NoiseWords words(racers.draw, token);
         float noise = 0.0f;
         // The noise of a token is the least noise of its group, plus a part of the token's own, which the
         // token with the least noise does not have.
-#pragma unroll 1
+#pragma unroll
         for (u32 part = 0; part < 2; ++part) {
             const u32 high = part == 0 ? words.high : word_of(words.tokens, token % 4);
             const u32 low = part == 0 ? words.low | 1 : 1u << 31 | 1;
@@ -302,45 +373,56 @@ private:
     }
 
     // Lists all tokens that finish within `widen` times the bar, and some others; returns one listed token
-    // to each thread. `bar` becomes the bits of the widened bar; where EXACT, the bits of a time by which
-    // the winner has surely finished. Where EXACT, tokens that the list has no room for are raced at
-    // once, by exact times, and lower `best`.
+    // to each thread. `bar` becomes the bits of the widened bar. Where EXACT, tokens that the list has no room
+    // for are raced at once, by exact times, and lower `best`.
     template <bool EXACT, typename Racers>
-    INLINE Runner run(const Racers& racers, u32 pieces, float widen, u32& bar, u64& best) const {
-        float time = infinity();
-        if (threadIdx.x < pieces) {
-            const u64 early = shared.early[threadIdx.x];
-            time = __uint_as_float(static_cast<u32>(early >> 32)) *
-                   racers.sure_slowness(__uint_as_float(static_cast<u32>(early)));
-        }
-        bar = raised(least_of_block(time < LARGEST ? __float_as_uint(time) : NONE, shared.keys), widen);
-#pragma unroll 4
-        for (u32 group = threadIdx.x; group < groups; group += SELECT_THREADS) {
-            const float bound = noise_of_group(group) * racers.slowness_bound(tops[group]);
-            // 0 times infinity is no number.
-            const bool reaches = bound < LARGEST && __float_as_uint(bound) <= bar;
+    INLINE Runner run(const Racers& racers, u32 pieces, u64 early, float widen, u32& bar, u64& best) const {
+        bar = raised(surely_by(racers, early), widen);
+        if (bar >= NONE - 1) bar = raised(earliest_bar(racers, pieces), widen);
+#pragma unroll 1
+        for (u32 base = threadIdx.x; base < groups; base += 4 * SELECT_THREADS) {
+            u32 found = 0;
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) {
+                const u32 group = base + i * SELECT_THREADS;
+                if (group >= groups) break;
+                const float bound = noise_of_group(group) * racers.slowness_bound(tops[group]);
+                // 0 times infinity is no number.
+                if (bound < LARGEST && __float_as_uint(bound) <= bar) found |= 1u << i;
+            }
             // Where no token surely races, only exact times can tell which tokens do.
-            if (!reaches || (!EXACT && bar >= NONE - 1)) continue;
-            const u32 place = atomicAdd(&shared.group_count, 1u);
-            if (place < MOST_LISTED) shared.groups[place] = static_cast<u16>(group);
+            if (!EXACT && bar >= NONE - 1) found = 0;
+#pragma unroll 1
+            for (; found != 0; found &= found - 1) {
+                const u32 place = atomicAdd(&shared.group_count, 1u);
+                const u32 group = base + first_of(found) * SELECT_THREADS;
+                if (place < MOST_LISTED) shared.groups[place] = static_cast<u16>(group);
+            }
         }
         __syncthreads();
         list_tokens<EXACT>(racers, shared.group_count, bar, best);
-        const u32 tokens = min(shared.token_count, MOST_TOKENS);
-        const Runner own = about(racers, threadIdx.x < tokens ? shared.tokens[threadIdx.x] : NONE);
-        if (EXACT) {
-            const u32 least = min(own.sure ? __float_as_uint(own.time) : NONE, time_of(best));
-            bar = raised(least_of_block(least, shared.of_warps), 1.0f);
-        }
-        return own;
+        if (threadIdx.x >= min(shared.token_count, MOST_TOKENS)) return {NONE, infinity(), true};
+        return about(racers, shared.tokens[threadIdx.x], shared.entries[threadIdx.x]);
     }
 
-    // The smallest value of `bits` in the block, returned to all threads.
-    INLINE u32 least_of_block(u32 bits, u32* of_warps) const {
-        bits = __reduce_min_sync(ALL_LANES, bits);
-        if (lane == 0) of_warps[warp] = bits;
+    // The bits of a time by which a token of shared.early has surely finished; NONE where it may not race.
+    template <typename Racers>
+    INLINE static u32 surely_by(const Racers& racers, u64 early) {
+        const float noise = __uint_as_float(static_cast<u32>(early >> 32));
+        const float time = noise * racers.sure_slowness(__uint_as_float(static_cast<u32>(early)));
+        return time < LARGEST ? __float_as_uint(time) : NONE;
+    }
+
+    // The earliest of these times. For rows where the token that is likely to be first may not race.
+    template <typename Racers>
+    INLINE u32 earliest_bar(const Racers& racers, u32 pieces) const {
+        const u32 bits = threadIdx.x < pieces ? surely_by(racers, shared.early[threadIdx.x]) : NONE;
+        const u32 least = __reduce_min_sync(ALL_LANES, bits);
+        // All have read the front's keys.
         __syncthreads();
-        return __reduce_min_sync(ALL_LANES, of_warps[lane % SELECT_WARPS]);
+        if (lane == 0) shared.keys[warp] = least;
+        __syncthreads();
+        return __reduce_min_sync(ALL_LANES, shared.keys[lane % SELECT_WARPS]);
     }
 
     // Lists the tokens that may finish before `bar`: of the listed groups, or of all groups where the list of
@@ -368,21 +450,35 @@ private:
                 const bool there = base + i / 2 * SELECT_WARPS < count;
                 if (there && bound < LARGEST && __float_as_uint(bound) <= bar) found |= 1u << i;
             }
+            const auto token_of = [&](u32 i) { return chosen(its, i / 2) * GROUP + i % 2 * WARP + lane; };
+            u32 left = 0;
 #pragma unroll 1
             for (; found != 0; found &= found - 1) {
-                const u32 i = __ffs(found) - 1;
-                const u32 group = i < 4 ? (i < 2 ? its[0] : its[1]) : (i < 6 ? its[2] : its[3]);
-                const u32 token = group * GROUP + i % 2 * WARP + lane;
+                const u32 i = first_of(found);
                 const u32 place = atomicAdd(&shared.token_count, 1u);
                 if (place < MOST_TOKENS) {
-                    shared.tokens[place] = token;
-                } else if (EXACT) {
-                    best = min(best, finish_of(racers, token));
+                    shared.tokens[place] = token_of(i);
+                    shared.entries[place] = chosen(entries, i);
+                } else {
+                    left |= 1u << i;
                 }
+            }
+#pragma unroll 1
+            for (; EXACT && left != 0; left &= left - 1) {
+                best = min(best, finish_of(racers, token_of(first_of(left))));
             }
             __syncwarp();
         }
         __syncthreads();
+    }
+
+    // One of a few values in registers.
+    template <typename V, u32 N>
+    INLINE static V chosen(const V (&values)[N], u32 at) {
+        V value = values[0];
+#pragma unroll
+        for (u32 i = 1; i < N; ++i) value = at == i ? values[i] : value;
+        return value;
     }
 
     // The first to finish, by exact times, among one token of each thread and each thread's `best`.

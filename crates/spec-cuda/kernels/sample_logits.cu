@@ -48,7 +48,7 @@ struct Sampling {
         }
     }
 
-    INLINE Draw draw() const { return Draw(request.seed, request.position, Purpose::SAMPLE); }
+    INLINE Draw draw() const { return request.draw(p); }
 
     // Whether a sum of weights is needed.
     INLINE bool weighs() const { return p.probs.data != nullptr || p.processed_logprobs.data != nullptr; }
@@ -382,7 +382,7 @@ INLINE void sample(const Params<T>& p) {
     if (one && whole && !options.greedy && options.top_k == 0) {
         // The list of the race lies where lists of `few` begin.
         __syncthreads();
-        const Draw draw(request.seed, request.position, Purpose::SAMPLE);
+        const Draw draw = request.draw(p);
         if (sample_nucleus(p, index, team, races, shared.race, nucleus, leads, row, share, options, draw)) return;
         __syncthreads();
         few.begin();

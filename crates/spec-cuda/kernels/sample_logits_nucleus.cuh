@@ -209,7 +209,8 @@ __device__ __noinline__ bool sample_nucleus(const Params<T>& p, u32 index, Team 
     }
     if (blocks.size > 1) lead.arrivals.wait(0);
     __syncthreads();
-    const u32 largest_key = race.largest_key();
+    Race::Front front = race.front(options.inverse, team.pieces());
+    const u32 largest_key = front.largest_key;
     const Scale scale = {exact::value_of_key(largest_key), options.inverse};
     u32 order = Nucleus::SELECT;
     u32 phase = 1;
@@ -220,13 +221,13 @@ __device__ __noinline__ bool sample_nucleus(const Params<T>& p, u32 index, Team 
         const float least = cut.all() ? negative_infinity() : exact::value_of_key(cut.key);
         const Racers<LogitRow<T>, KeepsCut> racers(draw, row, scale, options.floor, least, KeepsCut{cut});
         if (options.top_p == 1ull << 32) {
-            const u32 token = static_cast<u32>(race.winner(racers, team.pieces()));
+            const u32 token = static_cast<u32>(race.winner(racers, team.pieces(), front.early));
             order = Nucleus::DONE;
             // Where the logits change during the call, there may be none.
             if (threadIdx.x == 0) write_token(p, index, 0, token < p.vocab ? token : 0, 0.0f);
             break;
         }
-        const u32 count = race.first_few(racers, team.pieces());
+        const u32 count = race.first_few(racers, team.pieces(), front.early);
         if (count == 0 || attempt == Nucleus::ATTEMPTS) break;
         if (threadIdx.x < Nucleus::TOKENS) {
             // Where fewer than four tokens finish, the first stands in the places that are left.
@@ -289,6 +290,7 @@ __device__ __noinline__ bool sample_nucleus(const Params<T>& p, u32 index, Team 
         if (blocks.size > 1) lead.arrivals.wait(phase & 1);
         phase += 1;
         __syncthreads();
+        front = race.front(options.inverse, team.pieces());
     }
     if (threadIdx.x == 0) {
         shared.message.order = order;

@@ -1,10 +1,11 @@
 // sample_logits where every row draws one token from all that are allowed, but for what min-p drops, or
 // takes the likeliest: no sum of weights, no filter.
 //
-// A cluster of blocks owns a row. Each warp reads a piece of the row once and keeps the largest logit of each
-// group of 64 tokens (logit_groups.cuh). These logits go to the leading block, which ends the row alone
-// (race_lead.cuh): it knows the largest logit of the row, to which the weights of tokens are relative;
-// then the tokens race, and the leading block computes the times of about 50 of them.
+// A block or a cluster of blocks owns a row. Each warp reads a piece of the row once and keeps the largest
+// logit of each group of 64 tokens (logit_groups.cuh); while logits are on their way, the warp draws noise of
+// their groups, which takes as long as some of the waiting. The largest logits and the noise go to the leading
+// block, which ends the row alone (race_lead.cuh): it knows the largest logit of the row, to which the weights
+// of tokens are relative; then the tokens race, and the leading block computes the times of about 60 of them.
 //
 // Bytes: the logits once, 32 * 4 * 128256 = 16.4 MB at 32 rows: 3.6 us at 4.6 TB/s. A single row is
 // latency: reading the row, one exchange within the cluster, and reading a few groups twice from L2.
@@ -26,7 +27,8 @@ INLINE void sample_plain(const Params<T>& p) {
     // The largest logit of each group, and where the block that leads gets those of the others.
     __shared__ alignas(16) float tops[RaceLead::MOST_GROUPS];
     __shared__ Arrivals arrivals;
-    __shared__ Request request;
+    // A copy for each warp, which draws noise before all warps of the block meet.
+    __shared__ Request requests[SELECT_WARPS];
     __shared__ u32 first_group;
     const Senders blocks;
     if (blocks.size > 1) {
@@ -37,25 +39,35 @@ INLINE void sample_plain(const Params<T>& p) {
         blocks.arrive_started();
     }
     const u32 index = blockIdx.x >> (31 - __clz(blocks.size));
+    const RaceLead lead(shared, tops, p.vocab);
+    Request& request = requests[lead.warp];
+    if (lead.lane == 0) request.fetch(p, index);
     if (threadIdx.x == 0) {
-        request.fetch(p, index);
         shared.begin();
         first_group = NONE;
     }
-    const RaceLead lead(shared, tops, p.vocab);
     const u32* const mask = MASKED ? p.mask[index] : nullptr;
     const LogitGroups<T, MASKED> row = {p.logits[index], mask, p.vocab};
-    const Share share(p.vocab, blocks.rank * SELECT_WARPS + lead.warp, blocks.size * SELECT_WARPS);
-    const float raw =
-        row.survey(share.begin, share.end, lead.lane, [&](u32 group, float its) { tops[group] = its; });
-    if (__any_sync(ALL_LANES, !(raw <= LARGEST)) && lead.lane == 0) raise(p.flags, NON_FINITE);
-    if (threadIdx.x == 0) Request::arrive();
-    __syncthreads();
-    if (blocks.size > 1) blocks.wait_started();
-    const Options options(request, p.vocab);
-    const Draw draw(request.seed, request.position, Purpose::SAMPLE);
     const u32 piece = blocks.rank * SELECT_WARPS + lead.warp;
-    if (!options.greedy) lead.draw_noise(row, draw, options.inverse, share, piece, KeepsAll{});
+    const Share share(p.vocab, piece, blocks.size * SELECT_WARPS);
+    const KeepsAll keeps;
+    RaceLead::Noise<LogitGroups<T, MASKED>, KeepsAll> noise(lead, row, share, keeps);
+    const auto visit = [&](u32 group, float its) { tops[group] = its; };
+    const auto arrive = [] {
+        Request::arrive();
+        __syncwarp();
+    };
+    const auto meanwhile = [&](u32 group) {
+        if (group == share.begin) arrive();
+        if (group >= noise.next && request.draws()) noise.advance(request.draw(p), request.inverse());
+    };
+    const float raw = row.survey(share.begin, share.end, lead.lane, visit, Unseen{}, meanwhile);
+    if (__any_sync(ALL_LANES, !(raw <= LARGEST)) && lead.lane == 0) raise(p.flags, NON_FINITE);
+    arrive();
+    const Options options(request, p.vocab);
+    const Draw draw = request.draw(p);
+    if (!options.greedy) noise.finish(draw, options.inverse, piece);
+    if (blocks.size > 1) blocks.wait_started();
     if (blocks.rank != 0) return lead.send(blocks, arrivals, share, piece);
 
     if (blocks.size > 1) {
@@ -63,7 +75,8 @@ INLINE void sample_plain(const Params<T>& p) {
         arrivals.wait(0);
     }
     __syncthreads();
-    const u32 largest_key = lead.largest_key();
+    const RaceLead::Front front = lead.front(options.inverse, blocks.size * SELECT_WARPS);
+    const u32 largest_key = front.largest_key;
     const float largest = exact::value_of_key(largest_key);
     u32 token = 0;
     if (largest_key <= LOWEST_KEY) {
@@ -80,7 +93,7 @@ INLINE void sample_plain(const Params<T>& p) {
         const Scale scale = {largest, options.inverse};
         const Racers<LogitGroups<T, MASKED>, KeepsAll> racers(draw, row, scale, options.floor,
                                                               negative_infinity(), KeepsAll{});
-        token = static_cast<u32>(lead.winner(racers, blocks.size * SELECT_WARPS));
+        token = static_cast<u32>(lead.winner(racers, blocks.size * SELECT_WARPS, front.early));
     }
     if (threadIdx.x != 0) return;
     if (largest_key > LOWEST_KEY) raise(p.flags, options.bits);

@@ -88,6 +88,7 @@ struct Scale {
 // that it takes no registers meanwhile.
 struct Request {
     u64 seed;
+    // Of 32 bits in the low half where positions have so many.
     i64 position;
     float temperature;
     float top_p;
@@ -101,7 +102,7 @@ struct Request {
         if (p.positions.wide) {
             copy_async(&position, static_cast<const i64*>(p.positions.data) + row);
         } else {
-            position = p.positions[row];
+            copy_async(reinterpret_cast<i32*>(&position), static_cast<const i32*>(p.positions.data) + row);
         }
         // Negative ones are large here.
         const u64 at = p.of_rows.data == nullptr ? row : static_cast<u64>(p.of_rows[row]);
@@ -120,6 +121,14 @@ struct Request {
 
     // Waits for the copies. By the thread that fetched, before the barrier after which all may read.
     INLINE static void arrive() { await_copies(); }
+
+    // Whether a token is drawn, rather than the likeliest one taken; and what it is drawn by.
+    INLINE bool draws() const { return temperature > 0.0f; }
+    INLINE float inverse() const { return inverse_of(temperature); }
+    template <typename T>
+    INLINE Draw draw(const Params<T>& p) const {
+        return Draw(seed, p.positions.wide ? position : static_cast<i32>(position), Purpose::SAMPLE);
+    }
 
 private:
     // Copies a word, or stores what stands for an absent one.
@@ -150,9 +159,9 @@ struct Options {
     INLINE Options(const Request& r, u32 vocab)
         : inverse(1.0f), top_k(0), top_p(1ull << 32), floor(0), bits(0), greedy(true) {
         if (!(r.temperature >= 0.0f)) bits = BAD_LENGTHS;
-        if (!(r.temperature > 0.0f)) return;
+        if (!r.draws()) return;
         greedy = false;
-        inverse = inverse_of(r.temperature);
+        inverse = r.inverse();
         top_k = static_cast<u32>(max(r.top_k, 0));
         if (top_k >= vocab) top_k = 0;
         if (r.top_p != r.top_p || r.min_p != r.min_p) bits = BAD_LENGTHS;

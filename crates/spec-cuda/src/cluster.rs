@@ -92,7 +92,7 @@ impl Cuda {
 
 /// `wanted`, halved until `clusters` of the result is not 0, or until the result is 1, which is
 /// no cluster.
-fn largest(wanted: u32, clusters: impl Fn(u32) -> Result<u32>) -> Result<u32> {
+pub(crate) fn largest(wanted: u32, clusters: impl Fn(u32) -> Result<u32>) -> Result<u32> {
     let mut blocks = wanted;
     while blocks > 1 && clusters(blocks)? == 0 {
         blocks /= 2;

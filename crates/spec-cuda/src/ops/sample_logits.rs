@@ -18,6 +18,7 @@ use spec_core::{
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{IntegerRows, Integers, Rows};
+use crate::cluster::largest;
 use crate::launch::{Function, Shape};
 
 static PLAIN: Archive = archive!("sample_logits_plain");
@@ -101,10 +102,11 @@ pub(super) const HEADER: Header = Header {
 /// Threads of a block: `SELECT_THREADS`.
 const THREADS: u32 = 512;
 
-/// The least blocks of a row in the plain kernel. All blocks but one of a row end once they have read,
-/// and blocks of other rows read while that one ends the row: 256 rows of 128,256 f32 logits on an
-/// H100 took 70.4 us with 4 blocks, 73.5 with 2 and 72.9 with 8.
-const PLAIN_LEAST: u32 = 4;
+/// Blocks of a long row in the plain kernel where every multiprocessor has a row of its own.
+const SHARING: u32 = 4;
+
+/// Bytes of a long row: between 250 and 501 KiB, which are the rows of `plain_blocks`.
+const LONG_ROW: usize = 384 << 10;
 
 /// Tokens of the largest vocabulary that the plain kernel takes: those of `RaceLead::MOST_GROUPS` groups.
 const MAX_PLAIN: usize = 4096 * 64;
@@ -124,16 +126,41 @@ struct Prepared {
 }
 
 /// How many blocks own a row: the largest cluster of which the device runs at least `rows` at a
-/// time, so that no row waits for another, but at least `least` blocks where the device runs a cluster
-/// of that size. `at_once` tells, for a number of blocks, how many clusters of this size run at a time.
-fn blocks_for(rows: usize, least: u32, at_once: impl Fn(u32) -> Result<u32>) -> Result<u32> {
+/// time, so that no row waits for another. `at_once` tells, for a number of blocks, how many
+/// clusters of this size run at a time.
+fn blocks_for(rows: usize, at_once: impl Fn(u32) -> Result<u32>) -> Result<u32> {
     for blocks in [16, 8, 4, 2] {
-        let clusters = at_once(blocks)? as usize;
-        if rows.max(1) <= clusters || (blocks <= least && clusters > 0) {
+        if rows.max(1) <= at_once(blocks)? as usize {
             return Ok(blocks);
         }
     }
     Ok(1)
+}
+
+/// How many blocks own a row of so many bytes in the plain kernel. Where every multiprocessor has a
+/// row of its own, a row needs a cluster no more to occupy the device, and a block that reads a row
+/// alone spares the exchange. But a block takes long to read a long row, and blocks that start
+/// together read together and end their rows together, while nothing is read. Blocks of a cluster,
+/// all but one, end once they have read, and blocks of other rows read in their place.
+///
+/// Microseconds on an H100 (132 multiprocessors) with 1, 2 and 4 blocks:
+///
+/// | Rows | 125 KiB a row    | 250 KiB          | 501 KiB             |
+/// |-----:|------------------|------------------|---------------------|
+/// |   96 |                  | 20.6, 20.7, 22.9 | 28.8, 29.0, 29.5    |
+/// |  132 |                  | 23.6, 25.8, 28.0 | 36.9, 38.5, 36.9    |
+/// |  256 | 23.3, 27.0, 33.8 | 39.6, 42.5, 43.6 | 70.4, 65.9, 59.2    |
+/// |  512 |                  | 69.9, 72.9, 76.1 | 116.7, 115.8, 105.9 |
+fn plain_blocks(
+    rows: usize,
+    bytes: usize,
+    multiprocessors: u32,
+    at_once: impl Fn(u32) -> Result<u32>,
+) -> Result<u32> {
+    if rows < multiprocessors as usize {
+        return blocks_for(rows, at_once);
+    }
+    if bytes >= LONG_ROW { largest(SHARING, at_once) } else { Ok(1) }
 }
 
 impl ByRow {
@@ -142,12 +169,11 @@ impl ByRow {
         archive: &'static Archive,
         name: &str,
         rows: usize,
-        least: u32,
+        blocks: impl FnOnce(&dyn Fn(u32) -> Result<u32>) -> Result<u32>,
     ) -> Result<Self> {
         let function = cuda.function(archive, name)?;
         let block = Shape::new(1, THREADS);
-        let at_once = |blocks| cuda.active_clusters(&function, block.cluster(blocks));
-        let blocks = blocks_for(rows, least, at_once)?;
+        let blocks = blocks(&|blocks| cuda.active_clusters(&function, block.cluster(blocks)))?;
         let grid = rows.checked_mul(blocks as usize);
         let grid = grid.and_then(|grid| u32::try_from(grid).ok()).filter(|&grid| grid < 1 << 31);
         let grid = grid.ok_or_else(|| {
@@ -166,16 +192,29 @@ impl Prepared {
         let weighs = plan.probs.is_some() || plan.processed_logprobs.is_some();
         let plain = !plan.filters && !weighs && plan.draws() == 1 && plan.vocab() <= MAX_PLAIN;
         let dtype = plan.logits.dtype.name();
-        let masked = if plan.mask.is_some() { "masked_" } else { "" };
-        let (archive, name, least) = if plain {
-            (&PLAIN, format!("sample_logits_plain_{masked}{dtype}"), PLAIN_LEAST)
+        let rows = plan.rows();
+        let draw = if plain {
+            let masked = if plan.mask.is_some() { "masked_" } else { "" };
+            let name = format!("sample_logits_plain_{masked}{dtype}");
+            let bytes = plan.vocab() * plan.logits.dtype.size();
+            let multiprocessors = cuda.limits().multiprocessors;
+            ByRow::new(cuda, &PLAIN, &name, rows, |at_once| {
+                plain_blocks(rows, bytes, multiprocessors, at_once)
+            })
         } else {
-            (&GENERAL, format!("sample_logits_{dtype}"), 1)
+            let name = format!("sample_logits_{dtype}");
+            ByRow::new(cuda, &GENERAL, &name, rows, |at_once| blocks_for(rows, at_once))
         };
-        let draw = ByRow::new(cuda, archive, &name, plan.rows(), least)?;
         let name = format!("sample_logits_report_{dtype}");
-        let report = plan.reports().then(|| ByRow::new(cuda, &REPORT, &name, plan.rows(), 1));
-        Ok(Prepared { cuda: cuda.clone(), plan: plan.clone(), draw, report: report.transpose()? })
+        let report = plan
+            .reports()
+            .then(|| ByRow::new(cuda, &REPORT, &name, rows, |at_once| blocks_for(rows, at_once)));
+        Ok(Prepared {
+            cuda: cuda.clone(),
+            plan: plan.clone(),
+            draw: draw?,
+            report: report.transpose()?,
+        })
     }
 }
 
@@ -260,22 +299,34 @@ unsafe impl Kernel<SampleLogits> for Prepared {
 mod tests {
     use super::*;
 
-    #[test]
-    fn no_row_waits_while_smaller_teams_are_left() {
-        let h200 = |blocks: u32| Ok([132, 62, 30, 14][blocks.ilog2() as usize - 1]);
-        for (rows, expected) in [(0, 16), (14, 16), (15, 8), (62, 4), (63, 2), (133, 1)] {
-            assert_eq!(blocks_for(rows, 1, h200).unwrap(), expected, "{rows} rows");
-        }
-        assert_eq!(blocks_for(1, 4, |_| Ok(0)).unwrap(), 1);
+    /// How many clusters of so many blocks an H100 runs at a time.
+    fn h100(blocks: u32) -> Result<u32> {
+        Ok([132, 62, 30, 14][blocks.ilog2() as usize - 1])
     }
 
     #[test]
-    fn a_row_has_at_least_as_many_blocks_as_asked() {
-        let h200 = |blocks: u32| Ok([132, 62, 30, 14][blocks.ilog2() as usize - 1]);
-        for (rows, expected) in [(1, 16), (32, 4), (63, 4), (1000, 4)] {
-            assert_eq!(blocks_for(rows, 4, h200).unwrap(), expected, "{rows} rows");
+    fn no_row_waits_while_smaller_teams_are_left() {
+        for (rows, expected) in [(0, 16), (14, 16), (15, 8), (62, 4), (63, 2), (133, 1)] {
+            assert_eq!(blocks_for(rows, h100).unwrap(), expected, "{rows} rows");
+        }
+        assert_eq!(blocks_for(1, |_| Ok(0)).unwrap(), 1);
+    }
+
+    #[test]
+    fn blocks_share_long_rows_where_every_multiprocessor_has_one() {
+        let long = 128_256 * 4;
+        for bytes in [32_000 * 4, 128_256 * 2, long] {
+            let many = if bytes == long { 4 } else { 1 };
+            let few = [(0, 16), (1, 16), (32, 4), (64, 2), (131, 2)];
+            for (rows, expected) in
+                few.into_iter().chain([(132, many), (300, many), (1 << 20, many)])
+            {
+                let blocks = plain_blocks(rows, bytes, 132, h100).unwrap();
+                assert_eq!(blocks, expected, "{rows} rows of {bytes} bytes");
+            }
         }
         let small = |blocks: u32| Ok(if blocks == 2 { 8 } else { 0 });
-        assert_eq!(blocks_for(1000, 4, small).unwrap(), 2);
+        assert_eq!(plain_blocks(1000, long, 16, small).unwrap(), 2);
+        assert_eq!(plain_blocks(1000, long, 16, |_| Ok(0)).unwrap(), 1);
     }
 }
