@@ -6,9 +6,9 @@
 // length, and the places of the two most recent of these windows.
 //
 // 1. `scan` notes the tiles of the corpus: a block has 16 tiles and compares them with 64 requests at a
-//    time, so that the corpus is read once. A bitmap of hashes of the requests' last tokens rules out
-//    nearly all places. Texts too long for `grow` are scanned here too. There is no such launch
-//    where there are neither.
+//    time, so that the corpus is read once. A table of hashes of the requests' last tokens rules out
+//    nearly all places, and eight threads compare a place that is left. Texts too long for `grow` are
+//    scanned here too. There is no such launch where there is neither a corpus nor such a text.
 // 2. `grow` has a block, or a cluster of blocks, for a request, and notes the tiles of the request's own
 //    text. The notes then say what the longest match is, and which numbers its windows have,
 //    the most recent first:
@@ -26,90 +26,164 @@
 
 // Requests that a block of `scan` compares with its tiles at a time.
 constexpr u32 REQUESTS = 2 * WARP;
-// Words of the bitmap of hashes.
-constexpr u32 HASH_WORDS = THREADS;
+// Hashes of tokens.
+constexpr u32 HASHES = 16 * THREADS;
+// Pairs of a place and a request that a warp collects before it compares them.
+constexpr u32 PAIRS = 2 * WARP;
+// Threads that compare the tokens of one pair.
+constexpr u32 TEAM = 8;
 
 template <typename T>
 struct Scanner {
     T suffixes[REQUESTS][MAX_MATCH];
-    u32 hashes[HASH_WORDS];
-    Note notes[REQUESTS][WARPS];
+    // By hash: one more than the number of a request whose last token has the hash, 0 for none.
+    alignas(16) u8 heads[HASHES];
+    // By request: the same of another request whose last token has the same hash.
+    u8 nexts[REQUESTS];
+    u16 pairs[WARPS][PAIRS];
+    // A row has a word more than there are warps, so that the rows lie in different banks.
+    Note notes[REQUESTS][WARPS + 1];
 
-    INLINE static u32 hash(T token) { return static_cast<u32>(token) * 0x9E3779B1u >> 18; }
+    INLINE static u32 hash(T token) { return hash_of_low(static_cast<u32>(token)); }
 
-    INLINE bool may_end(T token) const {
-        const u32 h = hash(token);
-        return token >= 0 && (hashes[h / 32] >> h % 32 & 1) != 0;
+    INLINE static u32 hash_of_low(u32 low) {
+        static_assert(HASHES == 1 << 13, "32 - 19 bits");
+        return low * 0x9E3779B1u >> 19;
     }
 
-    // Brings what `count` requests from `first` on end with. A warp brings every sixteenth request, or
-    // the last one once more.
+    // Brings what `count` requests from `first` on end with, -1 where there is no request or no token.
     INLINE void load(const Params& p, u32 first, u32 count) {
-        static_assert(32 * HASH_WORDS == 1 << 14, "as many bits as hashes");
-        constexpr u32 EACH = REQUESTS / WARPS;
-        const u32 lane = lane_id();
-        const u32 last = count - 1;
-        const u32 warp = threadIdx.x / WARP;
+        // Threads that bring the suffix of one request, and requests at a time.
+        constexpr u32 ACROSS = 16;
+        constexpr u32 STEP = THREADS / ACROSS;
+        constexpr u32 EACH = REQUESTS / STEP;
         u32 lengths[EACH];
-        T near[EACH];
-        T far[EACH];
 #pragma unroll
         for (u32 k = 0; k < EACH; k++) {
-            lengths[k] = own_text<T>(p, first + min(k * WARPS + warp, last)).length;
+            const u32 request = k * STEP + threadIdx.x / ACROSS;
+            lengths[k] = request < count ? own_text<T>(p, first + request).length : 0;
         }
+        reinterpret_cast<uint4*>(heads)[threadIdx.x] = make_uint4(0, 0, 0, 0);
+#pragma unroll 1
+        for (u32 start = 0; start < p.max_match; start += ACROSS) {
+            const u32 back = start + threadIdx.x % ACROSS;
 #pragma unroll
-        for (u32 k = 0; k < EACH; k++) {
-            const u32 request = first + min(k * WARPS + warp, last);
-            const Suffix<T> suffix(p, {own_tokens<T>(p, request), lengths[k]});
-            near[k] = suffix.near;
-            far[k] = suffix.far;
+            for (u32 k = 0; k < EACH; k++) {
+                const u32 request = k * STEP + threadIdx.x / ACROSS;
+                const Text<T> own = {own_tokens<T>(p, first + request), lengths[k]};
+                suffixes[request][back] = Suffix<T>::at(p, own, back);
+            }
         }
-        hashes[threadIdx.x] = 0;
         __syncthreads();
-#pragma unroll
-        for (u32 k = 0; k < EACH; k++) {
-            const u32 request = min(k * WARPS + warp, last);
-            suffixes[request][lane] = near[k];
-            suffixes[request][WARP + lane] = far[k];
-            const u32 h = hash(near[k]);
-            if (lane == 0 && near[k] >= 0) atomicOr(hashes + h / 32, 1u << h % 32);
-        }
+        if (threadIdx.x < WARP) link(count);
         __syncthreads();
     }
 
-    // Notes the warp's tile for `count` requests.
-    INLINE void note(const Params& p, const Tile<T>& tile, const Text<T>& text, u32 count) {
+    // Enters the last tokens of `count` requests into the table of hashes. By the first warp.
+    INLINE void link(u32 count) {
         const u32 lane = lane_id();
-        T lasts[2];
-        Note own[2];
-#pragma unroll
-        for (u32 half = 0; half < 2; half++) {
-            const u32 request = half * WARP + lane;
-            lasts[half] = request < count ? suffixes[request][0] : static_cast<T>(-1);
-            own[half].word = 0;
-        }
-        const u32 halves = count > WARP ? 2 : 1;
-        u32 bits = tile.candidates(text.length, [&](T token) { return may_end(token); });
-        for (;;) {
-            const u32 place = take(bits);
-            if (place == NONE) break;
-            const T token = text.tokens[tile.base + place];
 #pragma unroll 1
-            for (u32 half = 0; half < halves; half++) {
-                u32 left = __ballot_sync(ALL_LANES, (half == 0 ? lasts[0] : lasts[1]) == token);
-                for (; left != 0; left &= left - 1) {
-                    const u32 owner = __ffs(left) - 1;
-                    const Suffix<T> suffix(suffixes[half * WARP + owner]);
-                    const u32 match = suffix.match(text.tokens, tile.base + place);
-                    if (match < p.min_match || lane != owner) continue;
-                    if (half == 0) own[0].add(match, place);
-                    if (half == 1) own[1].add(match, place);
+        for (u32 request = lane; request - lane < count; request += WARP) {
+            const T last = suffixes[request][0];
+            const u32 h = last >= 0 ? hash(last) : HASHES + lane;
+            const u32 equal = __match_any_sync(ALL_LANES, h);
+            const u32 before = equal & ((1u << lane) - 1);
+            if (last >= 0) nexts[request] = before != 0 ? request - lane + WARP - __clz(before) : heads[h];
+            __syncwarp();
+            if (last >= 0 && equal >> lane == 1) heads[h] = request + 1;
+            __syncwarp();
+        }
+    }
+
+    // Notes the warp's tile for all requests that were loaded.
+    INLINE void note(const Params& p, const Tile<T>& tile, const Text<T>& text) {
+        const u32 lane = lane_id();
+        u16* const own_pairs = pairs[threadIdx.x / WARP];
+#pragma unroll
+        for (u32 request = 0; request < REQUESTS; request += WARP) {
+            notes[request + lane][threadIdx.x / WARP].word = 0;
+        }
+        // The chunks in which the lane's token has the hash of a request. Whether the token lies in the
+        // text is asked later, of few tokens.
+        u32 bits = 0;
+#pragma unroll
+        for (u32 c = 0; c < CHUNKS; c++) {
+            u32 low = static_cast<u32>(tile.tokens[c]);
+            // Keeps the hashes behind `load`, whose reads would otherwise wait for those of the tile.
+            asm volatile("" : "+r"(low));
+            if (heads[hash_of_low(low)] != 0) bits |= 1u << c;
+        }
+        u32 place = 0;
+        T token = 0;
+        u32 next = 0;
+        u32 found = 0;
+        bool is_over = false;
+#pragma unroll 1
+        while (!is_over) {
+            if (next == 0 && bits != 0) {
+                const u32 chunk = 31 - __clz(bits);
+                bits ^= 1u << chunk;
+                place = chunk * WARP + lane;
+                const bool is_inside = tile.base + place + 1 < text.length;
+                token = is_inside ? text.tokens[tile.base + place] : static_cast<T>(-1);
+                if (token >= 0) next = heads[hash(token)];
+            }
+            const bool ends = next != 0 && suffixes[next - 1][0] == token;
+            const u32 ending = __ballot_sync(ALL_LANES, ends);
+            if (ends) {
+                const u32 before = __popc(ending & ((1u << lane) - 1));
+                own_pairs[found + before] = place * REQUESTS + next - 1;
+            }
+            found += __popc(ending);
+            if (next != 0) next = nexts[next - 1];
+            is_over = !__any_sync(ALL_LANES, (bits | next) != 0);
+            if (is_over || found > PAIRS - WARP) {
+                compare(p, text, tile.base, own_pairs, found);
+                found = 0;
+            }
+        }
+    }
+
+    // Notes the matches of the warp's first `count` pairs.
+    INLINE void compare(const Params& p, const Text<T>& text, u32 base, const u16* own_pairs,
+                        u32 count) {
+        constexpr u32 TEAMS = WARP / TEAM;
+        const u32 lane = lane_id();
+        const u32 team = lane / TEAM;
+        __syncwarp();
+#pragma unroll 1
+        for (u32 from = 0; from < count; from += TEAMS) {
+            const u32 pair = own_pairs[min(from + team, count - 1)];
+            const u32 request = pair % REQUESTS;
+            const u32 place = pair / REQUESTS;
+            const u32 match = match_of(p, text, base + place, suffixes[request]);
+            // One after the other: two pairs may have the same request.
+#pragma unroll 1
+            for (u32 i = 0; i < min(TEAMS, count - from); i++) {
+                if (lane == i * TEAM && match >= p.min_match) {
+                    notes[request][threadIdx.x / WARP].add(match, place);
                 }
                 __syncwarp();
             }
         }
-        notes[lane][threadIdx.x / WARP] = own[0];
-        notes[WARP + lane][threadIdx.x / WARP] = own[1];
+    }
+
+    // What `Suffix::match` returns, for a pair a team.
+    INLINE static u32 match_of(const Params& p, const Text<T>& text, u32 at, const T* suffix) {
+        const u32 shift = lane_id() / TEAM * TEAM;
+        u32 match = 0;
+        bool goes_on = text.tokens[at + 1] >= 0;
+#pragma unroll 1
+        for (u32 start = 0; start < p.max_match; start += TEAM) {
+            const u32 back = start + lane_id() % TEAM;
+            const T kept = suffix[back];
+            const bool is_other = kept < 0 || back > at || text.tokens[at - back] != kept;
+            const u32 others = __ballot_sync(ALL_LANES, is_other) >> shift & ((1u << TEAM) - 1);
+            if (goes_on) match += others != 0 ? __ffs(others) - 1 : TEAM;
+            goes_on = goes_on && others == 0;
+            if (!__any_sync(ALL_LANES, goes_on)) break;
+        }
+        return match;
     }
 };
 
@@ -145,7 +219,7 @@ INLINE void scan(const Params& p) {
     for (u32 base = first; base < end; base += REQUESTS) {
         const u32 count = min(end - base, REQUESTS);
         s.load(p, base, count);
-        s.note(p, tile, text, count);
+        s.note(p, tile, text);
         __syncthreads();
         for (u32 i = threadIdx.x; i < count * WARPS; i += THREADS) {
             const u32 warp = WARPS - 1 - i % WARPS;
@@ -209,16 +283,20 @@ INLINE void grow(const Params& p) {
     pad<T>(p, request, s);
     if (threadIdx.x == THREADS - 1) raise(p.flags, bad_lengths(p, request));
     T* const ahead = reinterpret_cast<T*>(dynamic + quads_of(p.here));
-    T* const tokens = ahead + FEW * p.n;
-    u32* const words = reinterpret_cast<u32*>(tokens + p.max_windows + (p.max_windows & 1));
-    u32* const slots = words + p.max_windows;
+    // A tree from FEW windows needs `alike`, and one from more windows the arrays that lie there too.
+    u64* const alike = reinterpret_cast<u64*>(ahead + FEW * p.n);
+    T* const tokens = reinterpret_cast<T*>(alike);
+    u32* const slots = reinterpret_cast<u32*>(tokens + p.max_windows + (p.max_windows & 1));
     u32* const offer_of = slots + p.max_windows;
     u32* const firsts = offer_of + p.max_windows;
     u32* const counts = firsts + p.table;
-    u32* const worths = counts + p.table;
+    u32* const end_of_few = reinterpret_cast<u32*>(alike + FEW * p.n);
+    u32* const end_of_many = counts + p.table;
+    u32* const words = end_of_few > end_of_many ? end_of_few : end_of_many;
+    u32* const worths = words + p.max_windows;
     u32* const origins = worths + p.offers;
     Grower<T> grower = {p,     s,        request, own,    corpus, words,   tokens,
-                        slots, offer_of, firsts,  counts, worths, origins, ahead, notes};
+                        slots, offer_of, firsts,  counts, worths, origins, ahead, alike, notes};
     grower.run();
 }
 

@@ -23,13 +23,10 @@ struct Shared {
     u32 youngest[MAX_DRAFTS + 1];
     u32 listed;
     u32 offered;
-    // The first depth at which not all windows have the same token, where there are FEW at most.
-    u32 agreed;
 
     INLINE void clear() {
         listed = 0;
         offered = 0;
-        agreed = MAX_DRAFTS;
     }
 };
 
@@ -71,8 +68,10 @@ struct Grower {
     // By offer: what it is worth, 0 once it is taken; its parent and its depth.
     u32* const worths;
     u32* const origins;
-    // By depth and window, where there are FEW windows at most: the window's token at the depth.
+    // By depth and window, where there are FEW windows at most: the window's token at the depth, and
+    // the windows that have the same token there, a bit each: none where the token is negative.
     T* const ahead;
+    u64* const alike;
     // Notes of tiles of the request's own text, the most recent first.
     const Note* const own_notes;
 
@@ -107,61 +106,93 @@ struct Grower {
 
     // Lists the request's windows, the most recent first; returns the length of their match.
     INLINE u32 list_windows(u32& windows) {
-        const u32 quads = quads_of(p.here) + quads_of(p.own_tiles - p.here + p.corpus_tiles);
         // One warp alone has no other warps to wait for.
-        const u32 warps = quads <= WARP ? 1 : WARPS;
-        if (threadIdx.x / WARP < warps) list_quads(quads, warps);
+        const bool is_small = p.own_tiles == p.here && p.corpus_tiles == 0 && p.here <= 4 * WARP;
+        if (!is_small) {
+            list_quads();
+        } else if (threadIdx.x < WARP) {
+            list_own();
+        }
         __syncthreads();
         windows = s.windows;
         if (s.listed != 0) look_again(s.longest, firsts, counts);
         return s.longest;
     }
 
-    // Lists the windows of tiles with two at most, and the tiles to look through again: the tile's
-    // number in `firsts`, and the number of the tile's first window in `counts`. Such a tile has
-    // windows of its own, so that there are fewer of them than windows.
-    INLINE void list_quads(u32 quads, u32 warps) {
-        // A thread has successive quads.
-        const u32 each = (quads + warps * WARP - 1) / (warps * WARP);
+    // Lists the windows of the request's own text. By the first warp; a thread has successive tiles.
+    INLINE void list_own() {
+        const u32 each = (p.here + WARP - 1) / WARP;
+        const u32 begin = threadIdx.x * each;
+        const u32 end = min(begin + each, p.here);
+        Tally tally = {0, 0};
+#pragma unroll 1
+        for (u32 i = begin; i < end; i++) tally.add(own_notes[i]);
+        const u32 longest = longest_of(tally, 1);
+        if (tally.count == 0) return;
+        u32 number = tally.before;
+#pragma unroll 1
+        for (u32 i = begin; i < end; i++) number = list_tile(i, own_notes[i], longest, number);
+    }
+
+    // Lists the windows of all texts. A thread has successive quads, some of them under way at a time.
+    INLINE void list_quads() {
+        constexpr u32 AT_ONCE = 4;
+        const u32 quads = quads_of(p.here) + quads_of(p.own_tiles - p.here + p.corpus_tiles);
+        const u32 each = (quads + THREADS - 1) / THREADS;
         const u32 begin = min(threadIdx.x * each, quads);
         const u32 end = min(begin + each, quads);
         Tally tally = {0, 0};
-#pragma unroll 4
-        for (u32 i = begin; i < end; i++) {
-            const Quad found = quad(i);
+#pragma unroll 1
+        for (u32 base = begin; base < end; base += AT_ONCE) {
+            Quad found[AT_ONCE];
 #pragma unroll
-            for (u32 k = 0; k < 4; k++) tally.add(found.notes[k]);
+            for (u32 i = 0; i < AT_ONCE; i++) found[i] = quad(min(base + i, quads - 1));
+#pragma unroll
+            for (u32 i = 0; i < AT_ONCE; i++) {
+                if (base + i >= end) break;
+#pragma unroll
+                for (u32 k = 0; k < 4; k++) tally.add(found[i].notes[k]);
+            }
         }
-        u32 all;
-        const u32 longest = tally.over(s.tallies, warps, all);
-        if (threadIdx.x == 0) {
-            s.longest = longest;
-            s.windows = min(all, p.max_windows);
-        }
+        const u32 longest = longest_of(tally, WARPS);
         if (tally.count == 0) return;
         u32 number = tally.before;
 #pragma unroll 1
         for (u32 i = begin; i < end && number < p.max_windows; i++) {
             const Quad found = quad(i);
 #pragma unroll
-            for (u32 k = 0; k < 4; k++) {
-                if (found.notes[k].longest() != longest || number >= p.max_windows) continue;
-                list_tile(found.first + k, found.notes[k], number);
-                number += found.notes[k].count();
-            }
+            for (u32 k = 0; k < 4; k++) number = list_tile(found.first + k, found.notes[k], longest, number);
         }
     }
 
-    INLINE void list_tile(u32 tile, Note note, u32 number) {
+    // The longest match of the tallies of the first `warps` warps, of which alone `tally` knows from
+    // now on.
+    INLINE u32 longest_of(Tally& tally, u32 warps) {
+        u32 all;
+        const u32 longest = tally.over(s.tallies, warps, all);
+        if (threadIdx.x == 0) {
+            s.longest = longest;
+            s.windows = min(all, p.max_windows);
+        }
+        return longest;
+    }
+
+    // Lists the windows of a tile whose first window has the number `number`; returns the number of
+    // the next window. Of a tile with more than two, `firsts` keeps the tile's number, and `counts`
+    // keeps `number`: the tile is looked through again. Such a tile has windows of its own, so that
+    // there are fewer of them than windows.
+    INLINE u32 list_tile(u32 tile, Note note, u32 longest, u32 number) {
+        if (note.longest() != longest || number >= p.max_windows) return number;
         if (note.count() > 2) {
             const u32 at = atomicAdd(&s.listed, 1);
             firsts[at] = tile;
             counts[at] = number;
-            return;
+        } else {
+            const u32 base = tile_of(tile) * TILE;
+            list(number, base + note.first(), tile < p.own_tiles);
+            if (note.count() == 2) list(number + 1, base + note.second(), tile < p.own_tiles);
         }
-        const u32 base = tile_of(tile) * TILE;
-        list(number, base + note.first(), tile < p.own_tiles);
-        if (note.count() == 2) list(number + 1, base + note.second(), tile < p.own_tiles);
+        return number + note.count();
     }
 
     INLINE u32 tile_of(u32 i) const {
@@ -288,97 +319,93 @@ struct Grower {
         }
     }
 
-    // Drafts the tokens that one window has from depth `from` to `end`, up to a negative token;
-    // returns where the drafts end. `count` windows have these tokens. By the first warp.
-    INLINE u32 follow_window(u32 window, u32 from, u32 end, u32 count, u32 windows) const {
+    // Drafts the tokens that all windows of `node` have from depth `from` to `end`, as long as they
+    // agree; returns where the drafts end. The window `first` is one of them. By the first warp.
+    INLINE u32 follow_windows(u64 node, u32 first, u32 from, u32 end, u32 windows) const {
         for (;;) {
             const u32 depth = from + threadIdx.x;
-            const T token = depth < end ? ahead[depth * FEW + window] : static_cast<T>(-1);
-            const u32 stops = __ballot_sync(ALL_LANES, token < 0);
+            const u32 at = depth * FEW + first;
+            const bool agree = depth < end && (alike[at] & node) == node;
+            const u32 stops = __ballot_sync(ALL_LANES, !agree);
             const u32 drafted = stops != 0 ? __ffs(stops) - 1 : WARP;
-            if (threadIdx.x < drafted) write_in_chain(depth, token, count, windows);
+            if (threadIdx.x < drafted) write_in_chain(depth, ahead[at], __popcll(node), windows);
             from += drafted;
             if (drafted < WARP) return from;
         }
     }
 
-    // Adds to each of two counts how many of the windows have the token given with it.
-    INLINE static void count_alike(const T* at_depth, u32 windows, const T (&given)[2],
-                                   u32 (&counts)[2]) {
-#pragma unroll 2
-        for (u32 w = 0; w < windows; w += Pack<T>::N) {
-            Pack<T> pack;
-            pack.raw = *reinterpret_cast<const uint4*>(at_depth + w);
-#pragma unroll
-            for (u32 k = 0; k < Pack<T>::N; k++) {
-                counts[0] += static_cast<u32>(pack.items[k] == given[0]);
-                counts[1] += static_cast<u32>(pack.items[k] == given[1]);
-            }
-        }
+    // Of the windows of `node`, those that have the token of `window`, which is one of the lane's, at
+    // `depth`; none where `window` is not of the node.
+    INLINE u64 alike_in(u64 node, u32 depth, u32 window) const {
+        return (node >> window & 1) != 0 ? alike[depth * FEW + window] & node : 0;
     }
 
     // Grows a chain, whose nodes have one child at most, from FEW windows at most; returns how many
     // nodes there are. By the first warp.
     INLINE u32 grow_chain(u32 windows, u32 limit) const {
-        const u32 lane = threadIdx.x;
-        // Where the windows part, one depth after another: how many windows the last node has, one of
-        // them, and all of them as bits.
-        u32 most = windows;
+        u64 node = all_of(windows);
         u32 first = 0;
-        u32 belong[2] = {ALL_LANES >> (WARP - min(windows, WARP)), 0};
-        if (windows > WARP) belong[1] = ALL_LANES >> (FEW - windows);
-        u32 nodes = follow_window(0, 0, min(s.agreed, limit), windows, windows);
+        u32 nodes = 0;
 #pragma unroll 1
-        while (most > 1 && nodes < limit) {
-            T* const at_depth = ahead + nodes * FEW;
-            T given[2];
-#pragma unroll
-            for (u32 half = 0; half < 2; half++) {
-                T& kept = at_depth[half * WARP + lane];
-                given[half] = belong[half] >> lane & 1 ? kept : static_cast<T>(-1);
-                kept = given[half];
-            }
-            __syncwarp();
-            u32 counts[2] = {0, 0};
-            count_alike(at_depth, windows, given, counts);
+        for (;;) {
+            nodes = follow_windows(node, first, nodes, limit, windows);
+            // The windows part, or a negative token stands in their way.
+            if (nodes == limit) return nodes;
             // More windows first, then the more recent one.
             u32 best = 0;
 #pragma unroll
             for (u32 half = 0; half < 2; half++) {
-                const u32 worth = counts[half] << 6 | (FEW - 1 - half * WARP - lane);
-                if (given[half] >= 0) best = max(best, worth);
+                const u32 window = half * WARP + threadIdx.x;
+                const u32 count = __popcll(alike_in(node, nodes, window));
+                if (count != 0) best = max(best, count << 6 | (FEW - 1 - window));
             }
             best = __reduce_max_sync(ALL_LANES, best);
             const u32 count = best >> 6;
             if (count == 0 || count * 65536 < p.share_floor * windows) return nodes;
-            most = count;
             first = FEW - 1 - (best & (FEW - 1));
-            const T token = at_depth[first];
-#pragma unroll
-            for (u32 half = 0; half < 2; half++) {
-                belong[half] = __ballot_sync(ALL_LANES, given[half] == token);
-            }
-            if (lane == 0) write_in_chain(nodes, token, count, windows);
+            const u32 at = nodes * FEW + first;
+            node &= alike[at];
+            if (threadIdx.x == 0) write_in_chain(nodes, ahead[at], count, windows);
             nodes++;
         }
-        // A window that is left alone is followed to its end.
-        return most == 1 ? follow_window(first, nodes, limit, 1, windows) : nodes;
     }
 
-    // Brings the tokens that follow FEW windows at most, and notes the first depth at which not all
-    // windows have the same token.
+    INLINE static u64 all_of(u32 windows) { return ~0ull >> (FEW - windows); }
+
+    // Brings the tokens that follow FEW windows at most, and compares those of each depth.
     INLINE void look_ahead(u32 windows, u32 limit) {
         static_assert(FEW % WARP == 0, "a warp has one depth at a time");
         for (u32 i = threadIdx.x; i < limit * FEW; i += THREADS) {
             const u32 window = i % FEW;
-            const u32 depth = i / FEW;
-            const T most_recent = token_at(0, depth);
-            const T token = window < windows ? token_at(window, depth) : static_cast<T>(-1);
-            ahead[i] = token;
-            const bool parts = window < windows && (token != most_recent || token < 0);
-            if (__any_sync(ALL_LANES, parts) && lane_id() == 0) atomicMin(&s.agreed, depth);
+            ahead[i] = window < windows ? token_at(window, i / FEW) : static_cast<T>(-1);
         }
         __syncthreads();
+        for (u32 i = threadIdx.x; i < limit * FEW; i += THREADS) {
+            if (i % FEW < windows) alike[i] = alike_at(ahead + i / FEW * FEW, windows, ahead[i]);
+        }
+        __syncthreads();
+    }
+
+    // The windows that have `token` at a depth; none where the token is negative.
+    INLINE static u64 alike_at(const T* at_depth, u32 windows, T token) {
+        constexpr u32 STEP = 8;
+        if (token < 0) return 0;
+        u64 found = 0;
+#pragma unroll 1
+        for (u32 w = 0; w < windows; w += STEP) {
+            u32 bits = 0;
+#pragma unroll
+            for (u32 part = 0; part < STEP; part += Pack<T>::N) {
+                Pack<T> pack;
+                pack.raw = *reinterpret_cast<const uint4*>(at_depth + w + part);
+#pragma unroll
+                for (u32 k = 0; k < Pack<T>::N; k++) {
+                    if (pack.items[k] == token) bits |= 1u << (part + k);
+                }
+            }
+            found |= static_cast<u64>(bits) << w;
+        }
+        return found;
     }
 
     // Grows the tree from FEW windows at most; returns how many nodes there are, in the first warp.
@@ -390,35 +417,24 @@ struct Grower {
         // The offers that the lane's two windows belong to.
         u32 own_offer[2] = {0, 0};
         u32 offered = 0;
-        u32 nodes = 0;
         u32 offer = 0;
-        u32 depth = 0;
+        // As long as all windows agree there is nothing to choose.
+        u32 nodes = follow_windows(all_of(windows), 0, 0, limit, windows);
+        u32 depth = nodes;
         while (nodes < p.n) {
             if (depth < limit) {
-                const T* const at_depth = ahead + depth * FEW;
-                T tokens[2];
-                u32 left[2];
+                const u32 low = __ballot_sync(ALL_LANES, own_offer[0] == offer);
+                const u32 high = __ballot_sync(ALL_LANES, own_offer[1] == offer);
+                const u64 node = (static_cast<u64>(high) << WARP | low) & all_of(windows);
+                // A child stands with the most recent of its windows.
+                u64 members[2];
+                u32 children[2];
 #pragma unroll
                 for (u32 half = 0; half < 2; half++) {
                     const u32 window = half * WARP + lane;
-                    const bool belongs = window < windows && own_offer[half] == offer;
-                    tokens[half] = belongs ? at_depth[window] : static_cast<T>(-1);
-                    left[half] = __ballot_sync(ALL_LANES, tokens[half] >= 0);
-                }
-                // Each turn takes the windows that have the token of the most recent one that is left.
-                // Lane k knows how many windows had the tokens of turns k and WARP + k.
-                u32 children[2] = {0, 0};
-#pragma unroll 1
-                for (u32 turn = 0; (left[0] | left[1]) != 0; turn++) {
-                    const u32 first = left[0] != 0 ? __ffs(left[0]) - 1 : WARP + __ffs(left[1]) - 1;
-                    const T token = at_depth[first];
-                    const u32 low = __ballot_sync(ALL_LANES, tokens[0] == token);
-                    const u32 high = __ballot_sync(ALL_LANES, tokens[1] == token);
-                    left[0] &= ~low;
-                    left[1] &= ~high;
-                    const u32 child = (__popc(low) + __popc(high)) << 10 | (1023 - first);
-                    if (turn == lane) children[0] = child;
-                    if (turn == WARP + lane) children[1] = child;
+                    members[half] = alike_in(node, depth, window);
+                    const bool is_first = members[half] != 0 && __ffsll(members[half]) - 1 == window;
+                    children[half] = is_first ? __popcll(members[half]) << 10 | (1023 - window) : 0;
                 }
                 const u32 wanted = min(p.width, p.n - nodes);
 #pragma unroll 1
@@ -428,11 +444,10 @@ struct Grower {
                     // Worse children have no larger share.
                     if (count == 0 || count * 65536 < p.share_floor * windows) break;
                     const u32 first = first_of(best);
-                    const T token = at_depth[first];
 #pragma unroll
                     for (u32 half = 0; half < 2; half++) {
                         if (children[half] == best) children[half] = 0;
-                        if (tokens[half] == token) own_offer[half] = offered + 1;
+                        if ((members[half] >> first & 1) != 0) own_offer[half] = offered + 1;
                     }
                     if (lane == 0) {
                         worths[offered] = worth_of(count, depth + 1, first);

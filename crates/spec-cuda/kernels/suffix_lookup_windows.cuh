@@ -51,9 +51,6 @@ struct Suffix {
     INLINE Suffix(const Params& p, const Text<T>& own)
         : near(at(p, own, lane_id())), far(at(p, own, WARP + lane_id())) {}
 
-    // From MAX_MATCH tokens in shared memory.
-    INLINE explicit Suffix(const T* kept) : near(kept[lane_id()]), far(kept[WARP + lane_id()]) {}
-
     INLINE T last() const { return __shfl_sync(ALL_LANES, near, 0); }
 
     // How many tokens of a text up to `place` are those of the suffix: the match of the window
@@ -122,13 +119,13 @@ struct Note {
     INLINE u32 first() const { return word & 0xFF; }
     INLINE u32 second() const { return word >> 8 & 0xFF; }
 
-    // Of a window earlier than those before.
     INLINE void add(u32 match, u32 place) {
         if (match > longest()) {
             word = match << 25 | 1u << 16 | place;
         } else if (match == longest()) {
-            if (count() == 1) word |= place << 8;
-            word += 1u << 16;
+            // 0, where there was one window, is no larger than a place.
+            const u32 before = max(second(), min(first(), place));
+            word = match << 25 | (count() + 1) << 16 | before << 8 | max(first(), place);
         }
     }
 };

@@ -162,10 +162,14 @@ fn offers(plan: &Plan) -> usize {
 /// out by the kernel, which notes `here` tiles of a text.
 fn shared(plan: &Plan, here: usize) -> usize {
     let windows = plan.params.max_windows;
+    let size = plan.tokens.dtype.size();
     let ahead = FEW * plan.drafts.cols;
-    let tokens = (ahead + windows.next_multiple_of(2)) * plan.tokens.dtype.size();
-    let words = here.next_multiple_of(QUAD) + 3 * windows + 2 * table(plan) + 2 * offers(plan);
-    (tokens + words * 4).next_multiple_of(8)
+    // Of each of the tokens ahead: the windows that have it, a bit each. The arrays for trees from
+    // more windows lie in the same place.
+    let few = ahead * (FEW / 8);
+    let many = windows.next_multiple_of(2) * size + (2 * windows + 2 * table(plan)) * 4;
+    let words = here.next_multiple_of(QUAD) + windows + 2 * offers(plan);
+    (ahead * size + few.max(many) + words * 4).next_multiple_of(8)
 }
 
 impl Prepared {
