@@ -36,7 +36,8 @@ INLINE float about_variate(u32 high, u32 low) {
     return u < 0.0625f ? series : approximate_log2(rest) * -0.693147182f;
 }
 
-// About the logarithm to base 2 of when a token finishes, had the row's largest logit been 0.
+// About the logarithm to base 2 of when a token finishes, had the row's largest logit been 0. What orders
+// other entries than logits has its own `log_time`, told by the type of the last argument.
 INLINE float log_time(float noise, float entry, float inverse) {
     return approximate_log2(noise) - entry * (inverse * 1.44269504f);
 }
@@ -154,17 +155,29 @@ struct RaceLead {
         // Groups from `next` to `end` have no bounds yet.
         u32 next;
         u32 end;
-        // The logarithm of the earliest time so far, and noise and logit of the token that has this time.
+        // What `log_time` says of the earliest time so far, and noise and entry of the token that has this
+        // time.
         float least;
         float noise;
         float entry;
+        // Of the lane's latest group: the token with the least noise, until `take` has looked at it, else
+        // NONE; and the most that its noise can be.
+        u32 token;
+        float above;
 
         INLINE Noise(const RaceLead& of, const Row& of_row, const Share& share, const Keeps& kept)
             : race(of), row(of_row), keeps(kept), next(share.begin), end(share.end), least(infinity()),
-              noise(infinity()), entry(negative_infinity()) {}
+              noise(infinity()), entry(negative_infinity()), token(NONE), above(infinity()) {}
 
-        // The next 32 groups.
-        INLINE void advance(const Draw& draw, float inverse) {
+        // The next 32 groups. `how` orders times, as `log_time` takes it.
+        template <typename How>
+        INLINE void advance(const Draw& draw, const How& how) {
+            bound(draw);
+            take(how);
+        }
+
+        // Of the next 32 groups, what is known without the row. `take` does the rest before the next call.
+        INLINE void bound(const Draw& draw) {
             const u32 group = next + race.lane;
             next += WARP;
             if (group >= end) return;
@@ -176,25 +189,33 @@ struct RaceLead {
                 c[1] = Draw::round(c[1], key);
                 key = Draw::next(key);
             }
-            const u32 token = group * GROUP + c[1].y % GROUP;
-            const float x = row.entry(token);
-            const float bound = noise_bound(word_of(c[0], group % 4));
-            race.shared.noise[group] = static_cast<u16>(__float_as_uint(bound) >> 16);
+            token = group * GROUP + c[1].y % GROUP;
+            const float below = noise_bound(word_of(c[0], group % 4));
+            race.shared.noise[group] = static_cast<u16>(__float_as_uint(below) >> 16);
             // The noise exceeds its bound by less than a sixtieth, and by what the bits stand for that
             // the bound leaves out.
-            const float above = bound * (1.0f + 1.0f / 60.0f) + 1.0f / (4194304.0f * GROUP);
-            const float time = log_time(above, x, inverse);
+            above = below * (1.0f + 1.0f / 60.0f) + 1.0f / (4194304.0f * GROUP);
+        }
+
+        // Looks at the entry of the token that `bound` has found.
+        template <typename How>
+        INLINE void take(const How& how) {
+            if (token == NONE) return;
+            const float x = row.entry(token);
+            const float time = log_time(above, x, how);
             if (time < least && x > negative_infinity() && keeps(x, token)) {
                 least = time;
                 noise = above;
                 entry = x;
             }
+            token = NONE;
         }
 
-        // All groups that are left; then the warp's token goes to shared.early[piece].
-        INLINE void finish(const Draw& draw, float inverse, u32 piece) {
+        // All groups that `bound` has not had; then the warp's token goes to shared.early[piece].
+        template <typename How>
+        INLINE void finish(const Draw& draw, const How& how, u32 piece) {
 #pragma unroll 1
-            while (next < end) advance(draw, inverse);
+            while (next < end) advance(draw, how);
             const u32 order = exact::sort_key(least);
             const u32 first = __reduce_min_sync(ALL_LANES, order);
             const u32 owner = first_of(__ballot_sync(ALL_LANES, order == first));
@@ -243,11 +264,15 @@ struct RaceLead {
         return __uint_as_float(static_cast<u32>(shared.noise[group]) << 16);
     }
 
-    // The front of the race, in all threads; `pieces` warps have left tokens in shared.early.
-    INLINE Front front(float inverse, u32 pieces) const {
+    // The front of the race, in all threads; `pieces` warps have left tokens in shared.early. LARGEST_TOO:
+    // with the key of the row's largest logit, which not every race needs.
+    template <bool LARGEST_TOO = true, typename How>
+    INLINE Front front(const How& how, u32 pieces) const {
         float top = negative_infinity();
 #pragma unroll 4
-        for (u32 group = threadIdx.x; group < groups; group += SELECT_THREADS) top = fmaxf(top, tops[group]);
+        for (u32 group = threadIdx.x; LARGEST_TOO && group < groups; group += SELECT_THREADS) {
+            top = fmaxf(top, tops[group]);
+        }
         const u32 key = __reduce_max_sync(ALL_LANES, key_of(top));
         u64 early = 0;
         u32 order = NONE;
@@ -255,7 +280,7 @@ struct RaceLead {
             early = shared.early[threadIdx.x];
             const float noise = __uint_as_float(static_cast<u32>(early >> 32));
             const float entry = __uint_as_float(static_cast<u32>(early));
-            order = exact::sort_key(log_time(noise, entry, inverse));
+            order = exact::sort_key(log_time(noise, entry, how));
         }
         const u32 least = __reduce_min_sync(ALL_LANES, order);
         if (lane == first_of(__ballot_sync(ALL_LANES, order == least))) {

@@ -5,18 +5,24 @@
 // all warps read alike, which is cheaper than telling them. What costs is the
 // row of the rejected token: a vocabulary of target and draft, read once. It is
 // cut into as many pieces as the cluster has warps (vocab_row.cuh). What a warp
-// finds in its piece it sends to the shared memory of every block of the cluster,
-// where a barrier counts what has come, so that each block knows all:
+// finds in its piece it sends to the shared memory of the blocks that need it,
+// where a barrier counts what has come:
 //
-// * argmax: the largest (residual, inverse index) of all;
-// * sample: the largest residual of each group of 64 tokens; then the tokens race
-//   (race.cuh), of which about 50 are looked at;
+// * argmax: the largest (residual, inverse index) of all, which only the first
+//   block of the cluster needs;
+// * sample: the largest residual of each group of 64 tokens, which goes to the first
+//   block, as does the noise of these tokens: the race between them is ended by that
+//   block alone (race_lead.cuh), which looks at about 50 tokens;
 // * greedy: the argmax of a few rows at a time, since the walk needs it. Mixed
 //   batches have both kinds of requests: each cluster does as its own says.
 //
 // Bytes: two rows a request, 32 * 2 * 128256 * 4 = 33 MB at batch 32: 11 us at
-// 3.0 TB/s. At batch 1 it is latency: offsets, tokens, probabilities, row.
+// 3.0 TB/s. At batch 1 it is latency: offsets and tokens, probabilities, row. Tokens load
+// from where they are if all requests have as many drafts, so that they need not
+// wait for the offsets.
+#include "finite_row.cuh"
 #include "params/rejection_sample.cuh"
+#include "race_lead.cuh"
 #include "residual_groups.cuh"
 
 constexpr u32 THREADS = SELECT_THREADS;
@@ -64,6 +70,18 @@ struct Place {
     // The one thread that writes for the request.
     INLINE bool leads() const { return piece == 0 && lane == 0; }
 
+    // Whether this block has that thread.
+    INLINE bool in_front() const { return cluster.rank == 0; }
+
+    // The same warp in a request that its block owns alone.
+    INLINE Place alone() const {
+        Place place = *this;
+        static_cast<Cluster&>(place.cluster) = Cluster::alone();
+        place.piece = threadIdx.x / WARP;
+        place.pieces = warps;
+        return place;
+    }
+
     INLINE u32 turn() const { return meetings & 1; }
 
     // Prepares for meetings; `opened` waits until every block of the cluster has.
@@ -83,11 +101,11 @@ struct Place {
         if (cluster.size > 1) cluster.wait_started();
     }
 
-    // Tells this warp's values, the same in all its lanes, to the whole cluster;
-    // `await` waits until all have told theirs.
-    INLINE void tell(const u64 (&values)[VALUES]) {
+    // Tells this warp's values, the same in all its lanes, to the first `blocks` blocks of the
+    // cluster; `await` waits in those until all have told theirs.
+    INLINE void tell(const u64 (&values)[VALUES], u32 blocks) {
         meetings += 1;
-        if (lane < cluster.size) {
+        if (lane < blocks) {
 #pragma unroll
             for (u32 i = 0; i < VALUES; ++i) {
                 u64* const at = &meeting->values[turn()][i][piece];
@@ -124,6 +142,33 @@ struct Place {
 
 // ---- requests -----------------------------------------------------------------
 
+// Four bytes, or 0 where they are not wanted. A branch would wait for loads that are under way.
+INLINE u32 load_if(bool wanted, const void* from) {
+    u32 word = 0;
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.u32 %0, [%1]; }"
+                 : "+r"(word)
+                 : "l"(from), "r"(static_cast<u32>(wanted)));
+    return word;
+}
+
+// An integer that loads until its value is asked for; 0 where it is not wanted.
+struct LoadingInteger {
+    bool wide;
+    u32 low;
+    u32 high;
+
+    INLINE LoadingInteger(bool wanted, const Integers& from, u64 i) : wide(from.wide != 0) {
+        const u32* const words = static_cast<const u32*>(from.data) + (wide ? 2 * i : i);
+        low = load_if(wanted, words);
+        high = load_if(wanted && wide, words + 1);
+    }
+
+    INLINE i64 value() const {
+        return wide ? static_cast<i64>(static_cast<u64>(high) << 32 | low)
+                    : static_cast<i64>(static_cast<i32>(low));
+    }
+};
+
 // The tokens of a request, cut to what is valid.
 struct Tokens {
     u64 start;
@@ -131,13 +176,21 @@ struct Tokens {
     u32 bits;
 };
 
+// Where the tokens of a request begin and end.
+struct Offsets {
+    LoadingInteger before;
+    LoadingInteger end;
+
+    template <typename T>
+    INLINE Offsets(const Params<T>& p, u32 request)
+        : before(request + p.leading > 0, p.offsets, static_cast<u64>(request) + p.leading - 1),
+          end(true, p.offsets, static_cast<u64>(request) + p.leading) {}
+};
+
 template <typename T>
-INLINE Tokens tokens_of(const Params<T>& p, u32 request) {
-    const u64 last = static_cast<u64>(request) + p.leading;
-    // Both loads at once, whether the first is wanted or not: no branch between.
-    const i64 before = p.offsets[last == 0 ? 0 : last - 1];
-    const i64 end = p.offsets[last];
-    const i64 start = last == 0 ? 0 : before;
+INLINE Tokens tokens_of(const Params<T>& p, const Offsets& offsets) {
+    const i64 start = offsets.before.value();
+    const i64 end = offsets.end.value();
     if (start < 0 || end < start || end > static_cast<i64>(p.tokens)) return {0, 0, BAD_LENGTHS};
     const u64 count = static_cast<u64>(end - start);
     const u32 cut = static_cast<u32>(min(count, static_cast<u64>(p.max_spec_len)));
@@ -151,21 +204,62 @@ INLINE Draw draw(const Params<T>& p, u32 request, u32 draft, Purpose purpose) {
     return Draw(p.seeds[request], static_cast<u64>(p.positions[request]) + draft, purpose);
 }
 
-// Has what `draw` loads come near, for later.
+// A draft token, and its uniform number where the caller gives one.
+struct Draft {
+    i64 id;
+    float uniform;
+};
+
 template <typename T>
-INLINE void prefetch_draw(const Params<T>& p, u32 request) {
-    const u32 bytes = p.positions.wide ? 8 : 4;
-    const u64 position = reinterpret_cast<u64>(p.positions.data) + static_cast<u64>(request) * bytes;
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.seeds + request));
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(position));
+INLINE Draft draft_at(const Params<T>& p, u64 token) {
+    return {p.draft_ids[token], p.uniform != nullptr ? p.uniform[token] : 0.0f};
 }
+
+// What the walk needs of a request, loaded while its offsets load: the request's tokens begin at
+// `start` if every request has `p.usual_drafts` drafts.
+struct Guess {
+    u64 start;
+    // Of the draft of each lane from `start` on.
+    LoadingInteger id;
+    float uniform;
+
+    template <typename T>
+    INLINE Guess(const Params<T>& p, u32 request, u32 lane)
+        : start(static_cast<u64>(request) * p.usual_drafts),
+          id(lane < p.usual_drafts, p.draft_ids, start + lane) {
+        const bool given = lane < p.usual_drafts && p.uniform != nullptr;
+        uniform = __uint_as_float(load_if(given, p.uniform + start + lane));
+    }
+
+    INLINE Draft draft() const { return {id.value(), uniform}; }
+
+    template <typename T>
+    INLINE bool holds(const Params<T>& p, const Tokens& tokens) const {
+        return tokens.start == start && tokens.count <= p.usual_drafts;
+    }
+};
+
+// What a request's random numbers are drawn from, loaded while its offsets load.
+struct Source {
+    LoadingInteger seed;
+    LoadingInteger position;
+
+    template <typename T>
+    INLINE Source(const Params<T>& p, u32 request)
+        : seed(true, {p.seeds, 1}, request), position(true, p.positions, request) {}
+
+    INLINE Draw draw(u32 draft, Purpose purpose) const {
+        return Draw(seed.value(), static_cast<u64>(position.value()) + draft, purpose);
+    }
+};
 
 // Writes everything but the last token, which follows `accepted` drafts.
 template <typename T, u32 VALUES>
 INLINE void write_counts(const Params<T>& p, const Place<VALUES>& at, const Tokens& tokens,
                          u32 accepted) {
-    // Not the warp that leads: it has the last token to find meanwhile.
-    if (at.piece != min(1u, at.pieces - 1)) return;
+    // Not the warp that leads, and no warp of its block where there are others: these have the last
+    // token to find meanwhile.
+    if (at.piece != at.pieces - 1) return;
     for (u32 k = at.lane; k <= p.max_spec_len; k += WARP) {
         if (k == accepted) continue;
         const bool drafted = k < accepted;
@@ -192,8 +286,11 @@ INLINE void write_bonus(const Params<T>& p, const Place<VALUES>& at, u32 accepte
 
 // The position of the first rejection, or the count. Raises what it met.
 template <typename T, u32 VALUES>
-INLINE u32 walk(const Params<T>& p, const Place<VALUES>& at, const Tokens& tokens) {
+INLINE u32 walk(const Params<T>& p, const Place<VALUES>& at, const Tokens& tokens,
+                const Guess& guess) {
     u32 met = tokens.bits;
+    Draft its = guess.draft();
+    bool known = guess.holds(p, tokens);
     u32 rejected = tokens.count;
     for (u32 first = 0; first < tokens.count; first += WARP) {
         const u32 k = first + at.lane;
@@ -201,7 +298,8 @@ INLINE u32 walk(const Params<T>& p, const Place<VALUES>& at, const Tokens& token
         u32 bits = 0;
         if (k < tokens.count) {
             const u64 token = tokens.start + k;
-            const i64 id = p.draft_ids[token];
+            if (!known) its = draft_at(p, token);
+            const i64 id = its.id;
             if (id < 0 || id >= static_cast<i64>(p.vocab)) {
                 accepts = false;
                 bits = OUT_OF_RANGE;
@@ -209,7 +307,7 @@ INLINE u32 walk(const Params<T>& p, const Place<VALUES>& at, const Tokens& token
                 const float target = to_f32(p.target[token][id]);
                 const float draft = p.draft.data != nullptr ? to_f32(p.draft[token][id]) : 1.0f;
                 const float u = p.uniform != nullptr
-                                    ? p.uniform[token]
+                                    ? its.uniform
                                     : draw(p, at.request, k, Purpose::ACCEPT).uniform();
                 accepts = exact::accepts(target, draft, u);
                 const bool finite =
@@ -217,6 +315,7 @@ INLINE u32 walk(const Params<T>& p, const Place<VALUES>& at, const Tokens& token
                 bits = finite ? 0 : NON_FINITE;
             }
         }
+        known = false;
         const u32 refused = __ballot_sync(ALL_LANES, !accepts);
         const u32 reached = refused == 0 ? WARP : __ffs(refused);
         met |= __reduce_or_sync(ALL_LANES, at.lane < reached ? bits : 0);
@@ -229,12 +328,12 @@ INLINE u32 walk(const Params<T>& p, const Place<VALUES>& at, const Tokens& token
     return rejected;
 }
 
-// The largest finite target, where no residual is positive; token 0 for none.
+// The largest finite target, where no residual is positive; token 0 for none. By one block: so few
+// tokens are recovered like that that the other blocks need not wait to be told.
 template <typename T>
 __device__ __noinline__ void recover_from_target(const Params<T>& p, Place<1> at, Row<T> row,
                                                  u32 accepted) {
-    constexpr u32 N = Pack<T>::N;
-    at.tell({largest_by<false, N>(row, at.piece, at.pieces, at.lane).value});
+    at.tell({largest_of_row<false>(row, at.piece, at.pieces, at.lane).value}, at.cluster.size);
     at.await();
     const u64 key = at.largest_told(0);
     if (at.leads()) {
@@ -256,30 +355,97 @@ INLINE Row<T> row_of(const Params<T>& p, const Tokens& tokens, u32 accepted) {
     return row;
 }
 
-// Recovers a token by the race of the residuals. By blocks of THREADS.
+// What a block needs to recover a token by a race.
+struct RaceMemory {
+    Meeting<1> meeting;
+    // Counts what the other blocks send to the one that leads.
+    Arrivals sent;
+    union {
+        struct {
+            RaceLead::Shared race;
+            alignas(16) float tops[RaceLead::MOST_GROUPS];
+        } lead;
+        // Of rows that have more groups than that.
+        struct {
+            Team::Shared told;
+            RaceShared races;
+        } team;
+    };
+
+    // Prepares for what the other blocks send; `Place::opened` waits until every block of the cluster has
+    // prepared.
+    INLINE void open(const Senders& blocks) {
+        if (blocks.size == 1) return;
+        if (threadIdx.x == 0) {
+            sent.init();
+            Arrivals::publish_init();
+        }
+        blocks.arrive_started();
+    }
+};
+
+// Recovers a token by the race of the residuals, which the first block ends alone: the others end once they
+// have sent what they found. By blocks of SELECT_THREADS.
 template <typename T>
-INLINE void recover_by_race(const Params<T>& p, const Place<1>& at, const Tokens& tokens, u32 accepted) {
-    __shared__ Team::Shared told;
-    __shared__ RaceShared races;
-    Team team(told);
+INLINE void recover_by_lead(const Params<T>& p, const Place<1>& at, const Tokens& tokens, u32 accepted,
+                            const Draw& draw, RaceMemory& memory) {
+    const RaceLead lead(memory.lead.race, memory.lead.tops, p.vocab);
+    if (threadIdx.x == 0) memory.lead.race.begin();
+    const ResidualGroups<T> groups = {row_of(p, tokens, accepted)};
+    const Share share(p.vocab, at.piece, at.pieces);
+    const KeepsLarge keeps;
+    RaceLead::Noise<ResidualGroups<T>, KeepsLarge> noise(lead, groups, share, keeps);
+    const auto visit = [&](u32 group, float its) { memory.lead.tops[group] = its; };
+    const auto first = [&](u32 group) {
+        if (group >= noise.next) noise.bound(draw);
+    };
+    const auto second = [&] { noise.take(ByResidual()); };
+    const bool odd = groups.survey(share.begin, share.end, at.lane, visit, first, second);
+    if (__any_sync(ALL_LANES, odd) && at.lane == 0) raise(p.flags, NON_FINITE);
+    noise.finish(draw, ByResidual(), at.piece);
+    at.opened();
+    if (!at.in_front()) lead.send(at.cluster, memory.sent, share, at.piece);
+    write_counts(p, at, tokens, accepted);
+    if (!at.in_front()) return;
+
+    if (at.cluster.size > 1) {
+        if (threadIdx.x == 0) lead.expect(memory.sent, at.cluster.size);
+        memory.sent.wait(0);
+    }
+    __syncthreads();
+    const ResidualRacers<T> racers = {draw, groups};
+    const u64 early = lead.front<false>(ByResidual(), at.pieces).early;
+    const u64 winner = lead.winner(racers, at.pieces, early);
+    if (winner == NEVER) return recover_from_target(p, at.alone(), groups.row, accepted);
+    if (at.leads()) p.output.set(at.request, accepted, static_cast<i32>(winner));
+}
+
+// Recovers a token by the race of the residuals, which all blocks end together: for rows that have more
+// groups than RaceLead takes.
+template <typename T>
+__device__ __noinline__ void recover_by_team(const Params<T>& p, Place<1> at, Tokens tokens, u32 accepted,
+                                             Draw noise, RaceMemory& memory) {
+    // The wait that `RaceMemory::open` began ends before the team begins another.
+    at.opened();
+    RaceShared& races = memory.team.races;
+    Team team(memory.team.told);
     if (team.blocks.size > 1) team.blocks.arrive_started();
     const ResidualGroups<T> groups = {row_of(p, tokens, accepted)};
     const Share share(p.vocab, team.piece(), team.pieces());
     float* const tops = races.tops_of(team.warp, share.begin, p.vocab);
     const auto survey = [&](u32 begin, u32 end) {
         return groups.survey(begin, end, team.lane,
-                             [&](u32 group, float its) { tops[group - begin] = its; });
+                             [&](u32 group, float its) { tops[group - begin] = its; }, [](u32) {}, [] {});
     };
     const bool fits = Share::most(p.vocab, team.pieces()) <= RaceShared::KEPT;
     bool odd = false;
     if (fits) odd = survey(share.begin, share.end);
     __syncwarp();
     write_counts(p, at, tokens, accepted);
-    const Draw noise = draw(p, at.request, accepted, Purpose::RECOVER);
     if (threadIdx.x == 0) races.begin_lists();
     __syncthreads();
     if (team.blocks.size > 1) team.blocks.wait_started();
-    const ResidualRacers<T> racers = {noise, groups.row};
+    const ResidualRacers<T> racers = {noise, groups};
     const uint4 high = first_noise(noise, share.begin, team.lane);
     const u64 first = first_to_finish(racers, team, races, p.vocab, high, [&](u32 begin, u32 end) {
         odd = survey(begin, end) || odd;
@@ -288,8 +454,7 @@ INLINE void recover_by_race(const Params<T>& p, const Place<1>& at, const Tokens
     if (__any_sync(ALL_LANES, odd) && at.lane == 0) raise(p.flags, NON_FINITE);
     u32 token = static_cast<u32>(first);
     if (first == NEVER) {
-        constexpr u32 N = Pack<T>::N;
-        const Found own = largest_by<false, N>(groups.row, team.piece(), team.pieces(), team.lane);
+        const Found own = largest_of_row<false>(groups.row, team.piece(), team.pieces(), team.lane);
         team.tell(own.value);
         u64 key = 0;
         for (u32 i = team.lane; i < team.pieces(); i += WARP) key = max(key, team.told(i));
@@ -299,41 +464,62 @@ INLINE void recover_by_race(const Params<T>& p, const Place<1>& at, const Tokens
     if (at.leads()) p.output.set(at.request, accepted, static_cast<i32>(token));
 }
 
-template <bool SAMPLE, typename T>
-INLINE void probabilistic(const Params<T>& p, const Tokens& tokens) {
-    __shared__ Meeting<1> meeting;
-    Place<1> at(meeting);
-    if (SAMPLE && threadIdx.x == 0) prefetch_draw(p, at.request);
-    const u32 accepted = walk(p, at, tokens);
-    if (accepted == tokens.count) {
-        write_counts(p, at, tokens, accepted);
-        write_bonus(p, at, accepted);
-        return;
-    }
-    if constexpr (SAMPLE) {
-        recover_by_race(p, at, tokens, accepted);
+// A request whose drafts are all accepted.
+template <typename T>
+INLINE void accept_all(const Params<T>& p, const Place<1>& at, const Tokens& tokens) {
+    at.opened();
+    write_counts(p, at, tokens, tokens.count);
+    write_bonus(p, at, tokens.count);
+}
+
+template <typename T>
+INLINE void sample(const Params<T>& p, u32 request, RaceMemory& memory) {
+    const Offsets offsets(p, request);
+    const Guess guess(p, request, lane_id());
+    const Source source(p, request);
+    Place<1> at(memory.meeting);
+    // While the first loads are under way.
+    memory.open(at.cluster);
+    const Tokens tokens = tokens_of(p, offsets);
+    const u32 accepted = walk(p, at, tokens, guess);
+    if (accepted == tokens.count) return accept_all(p, at, tokens);
+    const Draw draw = source.draw(accepted, Purpose::RECOVER);
+    if (p.vocab <= RaceLead::MOST_GROUPS * GROUP) {
+        recover_by_lead(p, at, tokens, accepted, draw, memory);
     } else {
-        // Once that is waited for, every block has started and can be written to.
-        at.open();
-        const Row<T> row = row_of(p, tokens, accepted);
-        constexpr u32 N = Pack<T>::N;
-        const Found own = alike(row) ? largest_by<true, N>(row, at.piece, at.pieces, at.lane)
-                                     : largest_unaligned(row, at.piece, at.pieces, at.lane);
-        at.opened();
-        at.tell({own.value});
-        // While the others get there.
-        write_counts(p, at, tokens, accepted);
-        if (own.odd && at.lane == 0) raise(p.flags, NON_FINITE);
-        at.await();
-        const u64 key = at.largest_told(0);
-        if (key == 0) return recover_from_target(p, at, row, accepted);
-        if (at.leads()) p.output.set(at.request, accepted, static_cast<i32>(index_of(key)));
+        recover_by_team(p, at, tokens, accepted, draw, memory);
     }
 }
 
 template <typename T>
-INLINE void greedy(const Params<T>& p, const Tokens& tokens) {
-    __shared__ Meeting<MAX_ROWS + 1> meeting;
+INLINE void argmax(const Params<T>& p, u32 request, Meeting<1>& meeting) {
+    const Offsets offsets(p, request);
+    const Guess guess(p, request, lane_id());
+    Place<1> at(meeting);
+    // While the first loads are under way.
+    at.open();
+    const Tokens tokens = tokens_of(p, offsets);
+    const u32 accepted = walk(p, at, tokens, guess);
+    if (accepted == tokens.count) return accept_all(p, at, tokens);
+    const Row<T> row = row_of(p, tokens, accepted);
+    const Found own = alike(row) ? largest_of_row<true>(row, at.piece, at.pieces, at.lane)
+                                 : largest_unaligned(row, at.piece, at.pieces, at.lane);
+    // Every block has started and can be written to.
+    at.opened();
+    at.tell({own.value}, 1);
+    // While the others get there.
+    write_counts(p, at, tokens, accepted);
+    if (own.odd && at.lane == 0) raise(p.flags, NON_FINITE);
+    if (!at.in_front()) return;
+    at.await();
+    const u64 key = at.largest_told(0);
+    if (key == 0) return recover_from_target(p, at.alone(), row, accepted);
+    if (at.leads()) p.output.set(at.request, accepted, static_cast<i32>(index_of(key)));
+}
+
+template <typename T>
+INLINE void greedy(const Params<T>& p, u32 request, Meeting<MAX_ROWS + 1>& meeting) {
+    const Tokens tokens = tokens_of(p, Offsets(p, request));
     Place<MAX_ROWS + 1> at(meeting);
     u32 met = tokens.bits;
     u32 accepted = 0;
@@ -351,12 +537,12 @@ INLINE void greedy(const Params<T>& p, const Tokens& tokens) {
         for (u32 i = 0; i < MAX_ROWS; ++i) {
             if (i < rows) {
                 const Row<T> row = {p.target[tokens.start + accepted + i], nullptr, NONE, p.vocab};
-                const Found own = largest_by<false, Pack<T>::N>(row, at.piece, at.pieces, at.lane);
+                const Found own = largest_of_row<false>(row, at.piece, at.pieces, at.lane);
                 keys[i] = own.value;
                 if (own.odd) keys[MAX_ROWS] |= 1u << i;
             }
         }
-        at.tell(keys);
+        at.tell(keys, at.cluster.size);
         at.await();
         u32 odd = 0;
         for (u32 i = at.lane; i < at.pieces; i += WARP) {
@@ -392,17 +578,41 @@ INLINE void greedy(const Params<T>& p, const Tokens& tokens) {
 // follow the target, all of them or those that `greedy` names.
 enum class Mode { ARGMAX, SAMPLE, GREEDY, MIXED_ARGMAX, MIXED_SAMPLE };
 
+// What the threads of a block share as they verify a request of either kind that the mode has.
+template <Mode MODE>
+union Memory {
+    Meeting<MAX_ROWS + 1> rows;
+    Meeting<1> row;
+};
+template <>
+union Memory<Mode::ARGMAX> {
+    Meeting<1> row;
+};
+template <>
+union Memory<Mode::SAMPLE> {
+    RaceMemory race;
+};
+template <>
+union Memory<Mode::MIXED_SAMPLE> {
+    Meeting<MAX_ROWS + 1> rows;
+    RaceMemory race;
+};
+
 template <Mode MODE, typename T>
 INLINE void verify(const Params<T>& p) {
     constexpr bool SAMPLE = MODE == Mode::SAMPLE || MODE == Mode::MIXED_SAMPLE;
     constexpr bool MIXED = MODE == Mode::MIXED_ARGMAX || MODE == Mode::MIXED_SAMPLE;
+    __shared__ Memory<MODE> memory;
     const u32 request = cluster_index();
     const bool follows = MODE == Mode::GREEDY || (MIXED && p.greedy[request]);
-    const Tokens tokens = tokens_of(p, request);
     if constexpr (MODE == Mode::GREEDY || MIXED) {
-        if (follows) return greedy(p, tokens);
+        if (follows) return greedy(p, request, memory.rows);
     }
-    if constexpr (MODE != Mode::GREEDY) probabilistic<SAMPLE>(p, tokens);
+    if constexpr (SAMPLE) {
+        sample(p, request, memory.race);
+    } else if constexpr (MODE != Mode::GREEDY) {
+        argmax(p, request, memory.row);
+    }
 }
 
 #define VERIFIER(name, mode, T) \

@@ -47,9 +47,11 @@ struct Params {
     u32 rows_ahead;
     // 1 where `offsets` begins with a 0, else 0.
     u32 leading;
+    // How many drafts a request has if all requests have as many; 0 if they cannot.
+    u32 usual_drafts;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Params<float>) == 216);
+static_assert(sizeof(Params<float>) == 224);
 static_assert(SPEC_OFFSET(Params<float>, target.data) == 0);
 static_assert(SPEC_OFFSET(Params<float>, target.stride) == 8);
 static_assert(SPEC_OFFSET(Params<float>, draft.data) == 16);
@@ -79,3 +81,4 @@ static_assert(SPEC_OFFSET(Params<float>, vocab) == 200);
 static_assert(SPEC_OFFSET(Params<float>, max_spec_len) == 204);
 static_assert(SPEC_OFFSET(Params<float>, rows_ahead) == 208);
 static_assert(SPEC_OFFSET(Params<float>, leading) == 212);
+static_assert(SPEC_OFFSET(Params<float>, usual_drafts) == 216);

@@ -8,6 +8,7 @@ use spec_core::{
     DType, Error, Kernel, Result, Status, Stream, Supports, Vector, ViewMut, launch_params,
 };
 
+use super::sample_logits::plain_blocks;
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{IntegerRows, Integers, Rows, Truths};
@@ -59,6 +60,8 @@ launch_params! {
         rows_ahead: u32,
         /// 1 where `offsets` begins with a 0, else 0.
         leading: u32,
+        /// How many drafts a request has if all requests have as many; 0 if they cannot.
+        usual_drafts: u32,
     }
 }
 
@@ -79,6 +82,15 @@ struct Prepared {
     rows_ahead: u32,
 }
 
+/// How many drafts each request has if all requests have as many; 0 if they cannot, or have none.
+fn usual_drafts(plan: &Plan) -> usize {
+    let even = plan.batch > 0 && plan.tokens().is_multiple_of(plan.batch);
+    if even { plan.tokens() / plan.batch } else { 0 }
+}
+
+/// Threads of a block that races: `SELECT_THREADS`.
+const RACE_THREADS: u32 = 512;
+
 /// The blocks of the cluster that searches the rows of a request, and the threads of each block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Team {
@@ -87,7 +99,8 @@ struct Team {
 }
 
 impl Team {
-    /// The team for a request; the numbers are powers of two, and the blocks are at most `most`.
+    /// The team for a request that draws no token; the numbers are powers of two, and the blocks are
+    /// at most `max`.
     /// Times on an H200 in microseconds, by blocks x threads, for the argmax recovery, 8 drafts
     /// and f32:
     ///
@@ -110,10 +123,6 @@ impl Team {
         let follows = plan.params.acceptance == Acceptance::Greedy || plan.greedy.is_some();
         let (small, large) = (plan.vocab() < 40_000, plan.vocab() > 100_000);
         let (blocks, threads) = match plan.batch {
-            // Sampling by a race is written for blocks of 512 threads.
-            0..=16 if plan.samples() => (16, 512),
-            17..=32 if plan.samples() => (8, 512),
-            33..=256 if plan.samples() => (4, 512),
             0..=1 => (16, 256),
             2..=16 if follows && small => (8, 256),
             8..=16 if small => (8, 256),
@@ -128,6 +137,20 @@ impl Team {
         // If the device cannot run that many blocks in a cluster, fewer but larger blocks do the
         // work.
         if blocks <= max { Team { blocks, threads } } else { Team { blocks: max, threads: 512 } }
+    }
+
+    /// The team for a request that may draw a token, by a race: all blocks of the cluster read, then
+    /// one of them ends the race alone. `at_once` tells, for a number of blocks, how many clusters of
+    /// this size run at a time.
+    fn racing(
+        plan: &Plan,
+        multiprocessors: u32,
+        at_once: impl Fn(u32) -> Result<u32>,
+    ) -> Result<Self> {
+        // The rejected token's row has a target and a draft.
+        let bytes = 2 * plan.vocab() * plan.target.dtype.size();
+        let blocks = plain_blocks(plan.batch, bytes, multiprocessors, at_once)?;
+        Ok(Team { blocks, threads: RACE_THREADS })
     }
 
     fn shape(self, batch: usize) -> Option<Shape> {
@@ -149,7 +172,14 @@ unsafe impl Supports<RejectionSample> for Cuda {
         let name = format!("rejection_sample_{mixed}{mode}_{}", plan.target.dtype.name());
         let function = self.function(&KERNELS, &name)?;
         let (function, shape, ()) = self.within_clusters(|max| {
-            let shape = Team::new(plan, max).shape(plan.batch).ok_or_else(|| {
+            let team = if plan.samples() {
+                let block = Shape::new(1, RACE_THREADS);
+                let at_once = |blocks| self.active_clusters(&function, block.cluster(blocks));
+                Team::racing(plan, self.limits().multiprocessors, at_once)?
+            } else {
+                Team::new(plan, max)
+            };
+            let shape = team.shape(plan.batch).ok_or_else(|| {
                 let words = format!("{} requests are more than a grid holds", plan.batch);
                 Error::device(self.device(), Status::NotImplemented, words)
             })?;
@@ -207,6 +237,8 @@ unsafe impl Kernel<RejectionSample> for Prepared {
             max_spec_len: plan.params.max_spec_len as u32,
             rows_ahead: self.rows_ahead,
             leading: u32::from(plan.has_leading_zero()),
+            // More than fits is no usual number.
+            usual_drafts: u32::try_from(usual_drafts(plan)).unwrap_or(0),
         };
         // SAFETY: `Params` has the layout of the kernel's struct; the buffers were
         // checked against the plan, and the kernel checks offsets and tokens,
