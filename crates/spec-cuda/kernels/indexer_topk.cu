@@ -2,18 +2,17 @@
 //
 // A team of blocks (a cluster, or one block on devices without clusters) handles one row, which is
 // cut into contiguous pieces, one for each block. There are two kernels, and the host picks one of
-// them. By groups (long rows; indexer_topk_groups.cuh): the largest scores of groups of scores show
-// which groups are worth a second look. By digits (other rows; indexer_topk_digits.cuh): a radix
+// them. By a bound (long rows; indexer_topk_listed.cuh): a part of the row shows which scores are
+// worth listing, before the rest is read. By digits (other rows; indexer_topk_digits.cuh): a radix
 // select.
 //
 // Both kernels compare integers in a fixed order, so a row has the same positions with either
 // kernel and with any number of blocks in the team.
 //
-// Bytes: each score once. By groups, groups in which a score may be among the k largest are read
-// again: 64 rows of 2^20 f32 are 268 MB and 17 MB, 62 us at 4.6 TB/s.
-#include "indexer_topk_groups.cuh"
+// Bytes: each score once.
+#include "indexer_topk_listed.cuh"
 
-template <typename T, bool BY_GROUPS>
+template <typename T, bool BY_BOUND>
 INLINE void select(const Params& p) {
     const Cluster team;
     const u64 row = blockIdx.x / team.size;
@@ -34,8 +33,8 @@ INLINE void select(const Params& p) {
     if (team.rank > 0) bits = 0;
     const T* const scores = static_cast<const T*>(p.scores.data) + row * p.scores.stride + start;
     if (length > p.k) {
-        bits |= BY_GROUPS ? select_by_groups(p, team, scores, row, length)
-                          : select_by_digits(p, team, scores, row, length);
+        bits |= BY_BOUND ? select_by_bound(p, team, scores, row, length)
+                         : select_by_digits(p, team, scores, row, length);
     } else {
         // The row keeps all its scores. A NaN among them must still set a flag.
         for (u32 i = team.rank * blockDim.x + threadIdx.x; i < p.k; i += team.size * blockDim.x) {
@@ -56,11 +55,11 @@ INLINE void by_digits(const Params& p) {
 }
 
 template <typename T>
-INLINE void by_groups(const Params& p) {
+INLINE void by_bound(const Params& p) {
     select<T, true>(p);
 }
 
 SPEC_KERNEL(indexer_topk_digits_f32, by_digits<float>, Params, MAX_THREADS)
 SPEC_KERNEL(indexer_topk_digits_half, by_digits<Half>, Params, MAX_THREADS)
-SPEC_KERNEL(indexer_topk_groups_f32, by_groups<float>, Params, THREADS)
-SPEC_KERNEL(indexer_topk_groups_half, by_groups<Half>, Params, THREADS)
+SPEC_KERNEL(indexer_topk_bound_f32, by_bound<float>, Params, MAX_THREADS)
+SPEC_KERNEL(indexer_topk_bound_half, by_bound<Half>, Params, MAX_THREADS)

@@ -32,7 +32,7 @@ constexpr u32 COARSE = 64;
 // The largest number of coarse bins, of all blocks of the team, that a thread reads.
 constexpr u32 ROUNDS = 2;
 
-// By groups: the largest number of levels (see `least_count`), for a team of 16 blocks.
+// By a bound: the largest number of levels (see `least_count`), for a team of 16 blocks.
 constexpr u32 LEVELS = 5;
 // Up to this number of keys, comparing all of them with each other is faster than counting digits.
 constexpr u32 FEW = 128;
@@ -48,21 +48,22 @@ struct Shared {
     u32 ties_before;
     // Sums of warps, for `warp_place`, in turns.
     u32 warp_totals[2][WARP];
-    // By groups, from here on. The least and the largest maximum of the groups of each warp.
+    // By a bound, from here on. The least and the largest maximum of the groups of each warp.
     u32 lowest[WARP];
     u32 highest[WARP];
-    // Told by each block: for each level, the key that so many of its groups reach; its largest
-    // key; and how many of its scores reach the bound.
+    // Told by each block: for each level, the key that so many of its keys reach; its largest key;
+    // how many scores it has listed; and how many of its scores equal the bound.
     u32 reached[LEVELS][MAX_CLUSTER];
     u32 largest[MAX_CLUSTER];
     u32 counts[MAX_CLUSTER];
-    // Also told, if too many scores reach the bound: how many are above it, and how many equal it.
-    u32 above[MAX_CLUSTER];
     u32 ties[MAX_CLUSTER];
-    // Where the scores of each block begin in the list of all blocks' scores.
-    u32 starts[MAX_CLUSTER];
+    // What this block tells the others.
+    u32 own_reached[LEVELS];
+    u32 own_largest;
+    u32 own_vectors;
+    u32 own_count;
+    u32 own_ties;
     u32 bound;
-    u32 few_count;
     // The bin in which the cut is, how many keys of the bin stay, and how many keys it has.
     u32 digit;
     u32 digit_need;
@@ -70,10 +71,12 @@ struct Shared {
     // The cut (see `Cut`), and the keys that share its bin, if they are few.
     u32 cut_key;
     u32 cut_ties;
+    u32 few_count;
     u32 few[FEW];
-    // What this block tells the others in `reached`.
-    u32 own_reached[LEVELS];
-    u32 unused[2];
+    // The scores that the blocks before this one choose: how many are above the cut (in the upper
+    // 16 bits) and how many equal it, among the listed scores.
+    u32 before;
+    u32 unused;
 };
 
 static_assert(sizeof(Shared) % 16 == 0 && sizeof(Shared) <= 28 * 1024);

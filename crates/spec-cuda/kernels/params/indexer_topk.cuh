@@ -22,19 +22,17 @@ struct Params {
     // How many candidates dynamic shared memory has room for, a multiple of 16. If there is less
     // room than the scores of a piece need, there is room for more than k and a tile.
     u32 capacity;
-    // By groups: how many maxima of groups dynamic shared memory has room for, a multiple of 4.
-    u32 groups;
-    // By groups: how many groups that are read again there is room for, a multiple of 4.
-    u32 listed;
-    // By groups: the words of the bitmap with one bit for each score, a multiple of 4.
+    // By a bound: the words of the bitmap with one bit for each score of a piece, a multiple of 4.
     u32 words;
-    // By groups: how many scores that reach the bound there is room for, a multiple of 4.
+    // By a bound: how many scores above the bound there is room for in the list of each block, and
+    // how many vectors with such scores; a multiple of 4. There is room for more than k, or for all
+    // scores.
     u32 candidates;
     // 1 if scores of 16 bits are bf16, else 0.
     u32 brain;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Params) == 112);
+static_assert(sizeof(Params) == 104);
 static_assert(SPEC_OFFSET(Params, scores.data) == 0);
 static_assert(SPEC_OFFSET(Params, scores.stride) == 8);
 static_assert(SPEC_OFFSET(Params, lengths.data) == 16);
@@ -48,8 +46,6 @@ static_assert(SPEC_OFFSET(Params, flags) == 72);
 static_assert(SPEC_OFFSET(Params, cols) == 80);
 static_assert(SPEC_OFFSET(Params, k) == 84);
 static_assert(SPEC_OFFSET(Params, capacity) == 88);
-static_assert(SPEC_OFFSET(Params, groups) == 92);
-static_assert(SPEC_OFFSET(Params, listed) == 96);
-static_assert(SPEC_OFFSET(Params, words) == 100);
-static_assert(SPEC_OFFSET(Params, candidates) == 104);
-static_assert(SPEC_OFFSET(Params, brain) == 108);
+static_assert(SPEC_OFFSET(Params, words) == 92);
+static_assert(SPEC_OFFSET(Params, candidates) == 96);
+static_assert(SPEC_OFFSET(Params, brain) == 100);

@@ -1,12 +1,12 @@
 //! Host side of `kernels/indexer_topk.cu`, and of `kernels/indexer_topk_gather.cu`, which follows
 //! where values or slots are asked for.
 //!
-//! The design has three parts. The largest score of each group bounds which groups are
-//! worth a second look, as in Dr. Top-k (Gaihre et al., 2021). Candidates are the scores above
-//! a rising bound, as in WarpSelect (Johnson, Douze and Jégou, 2017) and GridSelect (Zhang et
-//! al., 2023). RadixSelect (Alabi et al., 2012) finds the k-th largest candidate by digits. In
-//! those papers the answer depends on which thread comes first among equal scores; here
-//! candidates stay in order of index, so the answer is always the same.
+//! The maxima of groups of a part of the row give a bound for the scores that are worth listing, as
+//! in Dr. Top-k (Gaihre et al., 2021). By digits, candidates are the scores above a rising bound, as
+//! in WarpSelect (Johnson, Douze and Jégou, 2017) and GridSelect (Zhang et al., 2023), and
+//! RadixSelect (Alabi et al., 2012) finds the k-th largest candidate. In those papers the answer
+//! depends on which thread comes first among equal scores; here the first of equal scores are found
+//! by their index, so the answer is always the same.
 
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
@@ -40,48 +40,27 @@ const PIECE: usize = 4096;
 /// `CANDIDATE` bytes each, comes in addition.
 const FIXED_SHARED: u32 = 28 * 1024;
 const CANDIDATE: usize = 8;
-/// Threads of a block by groups, and the number of vectors that the threads of a block hold in
-/// registers. More than 8 blocks are only worthwhile if each block has more vectors than that;
-/// otherwise communication costs more than the additional blocks save.
-const GROUPS_THREADS: u32 = 512;
-const TILE: usize = 8 * GROUPS_THREADS as usize;
-/// The smallest number of columns, and of scores in all rows, for which groups are worthwhile.
-/// Times on an H200 in microseconds, f32, k 2048 unless noted: by digits and by groups, for random
-/// scores, for scores of which half are 0, and for descending scores. (With a `by_groups` that
-/// returns `None` at once, `spec bench indexer_topk --device cuda:0 --shape
-/// rows=64,cols=131072,k=2048,scores=relu` times digits. A separate program timed descending
-/// scores.)
-///
-/// ```text
-/// rows x columns      random           zeros            descending
-/// 1 x 2^20            48.4   24.3
-/// 8 x 2^17            30.8   15.1      31.8   21.7      30.5   37.0
-/// 16 x 2^17           40.6   18.9      41.6   32.3      39.5   40.7
-/// 64 x 2^17           49.4   28.1      46.1   55.0      44.0   50.0
-/// 64 x 2^20           196    103       170    103       164    144
-/// 64 x 2^15           20.2   15.3      20.1   21.1      18.9   26.6
-/// 128 x 2^15, k 512   34.2   16.3      34.9   30.6      32.8   26.4
-/// 1024 x 2^13, k 512  106    63.6      106    117       101    147
-/// 256 x 2^17          142    78.1      124    193       119    118
-/// ```
-const GROUPS_COLS: usize = 1 << 13;
-const GROUPS_SCORES: usize = 1 << 20;
-/// Groups are not used for a row of a single block with more columns than the first number and
-/// fewer than the second: there a plateau of equal scores would cost more than twice as much as
-/// random scores.
-const PLATEAU_COLS: [usize; 2] = [1 << 16, 1 << 18];
-/// The piece of a block begins at a multiple of this number of vectors.
-const LINE: usize = 8;
-/// How rows are divided into groups. A row should have `GROUPS_OF_ONE` groups for each of its k
-/// scores, and at least `LEAST_GROUPS`. To reach these numbers, a group may shrink from
-/// 2^`LINE_FOLD` pairs of vectors to one pair; to fit shared memory, a group may grow to
-/// 2^`MAX_FOLD` pairs. A row needs at least `ENOUGH_OF_ONE` pairs, and groups, for each of its k
-/// scores.
-const GROUPS_OF_ONE: usize = 4;
-const LEAST_GROUPS: usize = 8192;
-const LINE_FOLD: u32 = 2;
-const MAX_FOLD: u32 = 4;
-const ENOUGH_OF_ONE: usize = 2;
+/// Threads of a block by a bound, and in a launch in which multiprocessors have two blocks each.
+const BOUND_THREADS: u32 = 1024;
+const PAIR_THREADS: u32 = 512;
+/// Shared memory of a multiprocessor that each block takes in addition to its own.
+const RESERVED_SHARED: u32 = 1024;
+/// Vectors of 16 bytes that a thread holds in registers.
+const AHEAD: usize = 4;
+/// More than 8 blocks are only worthwhile for a row with more vectors than that; otherwise
+/// communication costs more than the additional blocks save.
+const WIDE_VECTORS: usize = 1 << 16;
+/// Vectors that a warp reads at once. The piece of a block begins at a multiple of this number.
+const CHUNK: usize = 32;
+/// The smallest number of columns, and of scores in all rows, for which a bound is worthwhile. A
+/// bound is worthwhile for a row of `LONG_COLS` columns in any case.
+const BOUND_COLS: usize = 1 << 13;
+const BOUND_SCORES: usize = 1 << 20;
+const LONG_COLS: usize = 1 << 17;
+/// The largest number of scores that a list has room for, so that 16 bits hold a count of them.
+const MAX_LISTED: usize = 1 << 14;
+/// The words of a listed score and its bit, and of a listed vector and the bit of its first score.
+const LISTED_WORDS: usize = 7;
 
 launch_params! {
     /// What the kernels of `indexer_topk` take.
@@ -103,14 +82,12 @@ launch_params! {
         /// How many candidates dynamic shared memory has room for, a multiple of 16. If there is
         /// less room than the scores of a piece need, there is room for more than k and a tile.
         capacity: u32,
-        /// By groups: how many maxima of groups dynamic shared memory has room for, a multiple of
-        /// 4.
-        groups: u32,
-        /// By groups: how many groups that are read again there is room for, a multiple of 4.
-        listed: u32,
-        /// By groups: the words of the bitmap with one bit for each score, a multiple of 4.
+        /// By a bound: the words of the bitmap with one bit for each score of a piece, a multiple
+        /// of 4.
         words: u32,
-        /// By groups: how many scores that reach the bound there is room for, a multiple of 4.
+        /// By a bound: how many scores above the bound there is room for in the list of each block,
+        /// and how many vectors with such scores; a multiple of 4. There is room for more than k,
+        /// or for all scores.
         candidates: u32,
         /// 1 if scores of 16 bits are bf16, else 0.
         brain: u32,
@@ -174,12 +151,10 @@ struct Prepared {
 struct Team {
     blocks: u32,
     threads: u32,
-    /// Candidates, by digits or if the data of a row turn out not to suit groups.
+    /// Candidates, by digits or if the data of a row turn out not to suit a bound.
     capacity: u32,
-    /// By groups: the number of groups, the groups that are read again, the words of a bitmap
-    /// with one bit per score, and the scores that reach the bound. All four are 0 by digits.
-    groups: u32,
-    listed: u32,
+    /// By a bound: the words of a bitmap with one bit per score, and the scores that are listed.
+    /// Both are 0 by digits.
     words: u32,
     candidates: u32,
 }
@@ -203,72 +178,68 @@ impl Team {
         Team { blocks: blocks as u32, threads, capacity: capacity as u32, ..Team::default() }
     }
 
-    /// The team that selects by groups; `None` if rows have too few groups, if groups are not
-    /// worthwhile, or if shared memory does not suffice.
-    fn by_groups(plan: &Plan, max_blocks: u32, multiprocessors: u32, memory: u32) -> Option<Self> {
-        let (cols, k) = (plan.scores.cols, plan.k);
-        let of_vector = 16 / plan.scores.dtype.size();
-        // A row may begin and end anywhere in a vector.
-        let vectors = (cols + 2 * (of_vector - 1)) / of_vector;
-        if vectors / 2 < ENOUGH_OF_ONE * k {
+    /// The team that selects by a bound; `None` if rows are too short for their k, if a bound is
+    /// not worthwhile, or if shared memory does not suffice.
+    fn by_bound(plan: &Plan, max_blocks: u32, multiprocessors: u32, memory: u32) -> Option<Self> {
+        let (rows, cols) = (plan.scores.rows, plan.scores.cols);
+        let worthwhile = cols >= LONG_COLS || rows.saturating_mul(cols) >= BOUND_SCORES;
+        if cols < BOUND_COLS || !worthwhile {
             return None;
         }
         // Clusters of more than two blocks leave some multiprocessors idle, because the number of
         // multiprocessors in a part of the device is not always a multiple of the cluster.
         let spare = |blocks: u32| if blocks > 2 { multiprocessors / 4 } else { 0 };
         let fits = |&blocks: &u32| {
-            plan.scores.rows.saturating_mul(blocks as usize)
-                <= (multiprocessors - spare(blocks)) as usize
+            rows.saturating_mul(blocks as usize) <= (multiprocessors - spare(blocks)) as usize
         };
-        let max_blocks = if vectors >= 16 * TILE { max_blocks } else { max_blocks.min(8) };
+        let max_blocks =
+            if vectors_of(plan) >= WIDE_VECTORS { max_blocks } else { max_blocks.min(8) };
         let teams = [16, 8, 4, 2].into_iter().filter(|&blocks| blocks <= max_blocks);
         let blocks = teams.into_iter().find(fits).unwrap_or(1);
-        let [above, below] = PLATEAU_COLS;
-        if cols < GROUPS_COLS
-            || plan.scores.rows.saturating_mul(cols) < GROUPS_SCORES
-            || (blocks == 1 && cols > above && cols < below)
-        {
+        // While a block waits at a barrier, another block on the same multiprocessor can run.
+        let half = ((memory + FIXED_SHARED) / 2 - RESERVED_SHARED).checked_sub(FIXED_SHARED);
+        let pair = half
+            .filter(|_| rows > multiprocessors as usize)
+            .and_then(|half| Self::of_blocks(plan, blocks, PAIR_THREADS, half));
+        pair.or_else(|| Self::of_blocks(plan, blocks, BOUND_THREADS, memory))
+    }
+
+    /// The team of so many blocks and threads that selects by a bound.
+    fn of_blocks(plan: &Plan, blocks: u32, threads: u32, memory: u32) -> Option<Self> {
+        let k = plan.k;
+        let tile = AHEAD * threads as usize;
+        let of_vector = 16 / plan.scores.dtype.size();
+        let vectors = vectors_of(plan);
+        let of_piece = vectors.div_ceil(CHUNK).div_ceil(blocks as usize) * CHUNK;
+        let tiles = of_piece.div_ceil(tile);
+        // The condition of `Sample` in the kernel: the tiles have enough groups for a bound.
+        if 4 * first_rank(k, tiles) > 3 * (vectors / tiles).min(blocks as usize * tile) {
             return None;
         }
-        let of_piece = ((vectors.div_ceil(LINE) - 1) / blocks as usize + 1) * LINE;
-        let wanted = LEAST_GROUPS.max(GROUPS_OF_ONE * k);
-        let least_fold = (0..LINE_FOLD).find(|fold| vectors >> (fold + 2) < wanted);
-        (least_fold.unwrap_or(LINE_FOLD)..=MAX_FOLD).find_map(|fold| {
-            let groups = (((of_piece - 1) >> (fold + 1)) + 1).next_multiple_of(4);
-            // Groups above the bound, groups at the bound, and groups that one step adds to the
-            // list.
-            let listed = groups.min(2 * k + 2048).next_multiple_of(4);
-            let words = (of_piece * of_vector / 32 + 1).next_multiple_of(4);
-            let first = groups + words + listed / 2;
-            // At the end the first block collects the scores of all blocks in the same memory.
-            let room = memory as usize / 4;
-            let max_candidates = (room.checked_sub(first)? / 2).min(room / 4);
-            let candidates = max_candidates.min(4 * k + 2048).min(cols + EDGES) / 4 * 4;
-            let bytes = 4 * first.max(2 * candidates) + CANDIDATE * candidates;
-            let least = k + GROUPS_THREADS as usize * OF_THREAD + EDGES;
-            let capacity = (bytes / CANDIDATE).max(least).next_multiple_of(EDGES);
-            let holds = candidates >= (k + k / 4 + 512).min(cols)
-                && vectors >> (fold + 1) >= ENOUGH_OF_ONE * k
-                && groups <= 1 << 16
-                && capacity * CANDIDATE <= memory as usize;
-            holds.then_some(Team {
-                blocks,
-                threads: GROUPS_THREADS,
-                capacity: capacity as u32,
-                groups: groups as u32,
-                listed: listed as u32,
-                words: words as u32,
-                candidates: candidates as u32,
-            })
+        let words = of_piece * of_vector / 32;
+        let room = (memory as usize / 4).checked_sub(words)? / LISTED_WORDS;
+        let enough = (plan.scores.cols + EDGES).next_multiple_of(4);
+        let candidates = room.min(MAX_LISTED).min(enough) / 4 * 4;
+        let bytes = 4 * (words + LISTED_WORDS * candidates);
+        let least = k + threads as usize * OF_THREAD + EDGES;
+        let capacity = bytes.div_ceil(CANDIDATE).max(least).next_multiple_of(EDGES);
+        let holds =
+            candidates >= (k + k / 4 + 512).min(enough) && capacity * CANDIDATE <= memory as usize;
+        holds.then_some(Team {
+            blocks,
+            threads,
+            capacity: capacity as u32,
+            words: words as u32,
+            candidates: candidates as u32,
         })
     }
 
     fn kernel(self, dtype: DType) -> &'static str {
-        match (self.groups > 0, dtype) {
+        match (self.words > 0, dtype) {
             (false, DType::F32) => "indexer_topk_digits_f32",
             (false, _) => "indexer_topk_digits_half",
-            (true, DType::F32) => "indexer_topk_groups_f32",
-            (true, _) => "indexer_topk_groups_half",
+            (true, DType::F32) => "indexer_topk_bound_f32",
+            (true, _) => "indexer_topk_bound_half",
         }
     }
 
@@ -278,6 +249,18 @@ impl Team {
         let shape = Shape::new(blocks, self.threads).cluster(self.blocks);
         Some(shape.shared(FIXED_SHARED + self.capacity * CANDIDATE as u32))
     }
+}
+
+/// The largest number of vectors of a row, which may begin and end anywhere in a vector.
+fn vectors_of(plan: &Plan) -> usize {
+    let of_vector = 16 / plan.scores.dtype.size();
+    (plan.scores.cols + 2 * (of_vector - 1)) / of_vector
+}
+
+/// The rank of the first bound: `first_rank` of the kernel.
+fn first_rank(k: usize, tiles: usize) -> usize {
+    let mean = k / tiles;
+    if tiles == 1 { k } else { mean + mean / 8 + 40 }
 }
 
 /// The number of blocks that gather for a row, and the threads of each.
@@ -303,7 +286,7 @@ unsafe impl Supports<IndexerTopk> for Cuda {
         };
         let shape = |team: Team| team.shape(plan.scores.rows).ok_or_else(too_many);
         let (function, shape, team) = self.within_clusters(|max| {
-            let team = Team::by_groups(plan, max, limits.multiprocessors, memory)
+            let team = Team::by_bound(plan, max, limits.multiprocessors, memory)
                 .unwrap_or_else(|| Team::by_digits(plan, max, limits.multiprocessors, memory));
             let function = self.function(&KERNELS, team.kernel(plan.scores.dtype))?;
             Ok((function, shape(team)?, team))
@@ -346,8 +329,6 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
             cols: plan.scores.cols as u32,
             k: plan.k as u32,
             capacity: self.team.capacity,
-            groups: self.team.groups,
-            listed: self.team.listed,
             words: self.team.words,
             candidates: self.team.candidates,
             brain: u32::from(plan.scores.dtype == DType::BF16),
@@ -396,5 +377,71 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
             queue.launch(&self.function, self.shape, &params)?;
             queue.launch(gather, *gather_shape, &gathered)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use spec_core::Operator;
+
+    use super::*;
+
+    fn plan(dtype: DType, rows: usize, cols: usize, k: usize) -> Plan {
+        let operator = IndexerTopk::new(k);
+        operator.plan(&operator.tensors(dtype, rows, cols)).expect("a plan")
+    }
+
+    #[test]
+    fn a_team_by_a_bound_has_room_and_fits_every_device() {
+        let shapes = [1, 3, 16, 64, 132, 1024].into_iter().flat_map(|rows| {
+            [1000, 8192, 100_003, 1 << 17, 1 << 20, 1 << 24].map(move |cols| (rows, cols))
+        });
+        for (rows, cols) in shapes {
+            for (dtype, k) in [(DType::F32, 1), (DType::F32, 2048), (DType::BF16, 4096)] {
+                for (max_blocks, memory) in [(1, 71 << 10), (8, 71 << 10), (16, 199 << 10)] {
+                    let plan = plan(dtype, rows, cols, k);
+                    let Some(team) = Team::by_bound(&plan, max_blocks, 132, memory) else {
+                        continue;
+                    };
+                    let what = format!("{dtype}, {rows} x {cols}, k {k}: {team:?}");
+                    let bytes = 4 * (team.words + LISTED_WORDS as u32 * team.candidates);
+                    assert!(bytes <= team.capacity * CANDIDATE as u32, "{what}");
+                    assert!(team.capacity * CANDIDATE as u32 <= memory, "{what}");
+                    assert!(team.words * 32 * team.blocks >= cols as u32, "{what}");
+                    assert_eq!((team.words % 4, team.candidates % 4), (0, 0), "{what}");
+                    assert!(team.candidates as usize >= (k + 16).min(cols + 16), "{what}");
+                    assert!(team.candidates < 1 << 15, "{what}");
+                    assert!(team.blocks <= max_blocks, "{what}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn teams_by_a_bound_fill_the_device() {
+        let blocks = |rows, cols| {
+            let team = Team::by_bound(&plan(DType::F32, rows, cols, 2048), 16, 132, 199 << 10);
+            team.map(|team| team.blocks)
+        };
+        assert_eq!(blocks(1, 1 << 16), None);
+        assert_eq!(blocks(1, 1 << 17), Some(8));
+        assert_eq!(blocks(8, 1 << 17), Some(8));
+        assert_eq!(blocks(16, 1 << 17), Some(4));
+        assert_eq!(blocks(64, 1 << 17), Some(2));
+        assert_eq!(blocks(64, 1 << 20), Some(2));
+        assert_eq!(blocks(1, 1 << 20), Some(16));
+        assert_eq!(blocks(132, 1 << 17), Some(1));
+        // A row of this length is selected by a bound, whatever k. Random cases have such rows.
+        for (dtype, k) in [(DType::F32, 1), (DType::F32, 4096), (DType::F16, 1), (DType::F16, 4096)]
+        {
+            let team = Team::by_bound(&plan(dtype, 4, 1 << 17, k), 16, 132, 199 << 10);
+            assert!(team.is_some(), "{dtype}, k {k}");
+        }
+        // Two blocks run on each multiprocessor.
+        let team = Team::by_bound(&plan(DType::F32, 1024, 8192, 512), 16, 132, 199 << 10);
+        let team = team.expect("a team");
+        assert_eq!((team.blocks, team.threads), (1, PAIR_THREADS));
+        let bytes = FIXED_SHARED + team.capacity * CANDIDATE as u32 + RESERVED_SHARED;
+        assert!(2 * bytes <= 228 << 10);
     }
 }
