@@ -5,6 +5,9 @@ use crate::tensor::Tensor;
 use spec_core::ops::indexer_topk::{IndexerTopk, MAX_K};
 use spec_core::{DType, Result};
 
+/// Columns of a long row.
+const LONG: usize = 1 << 17;
+
 impl Subject for IndexerTopk {
     const GOLDEN: &'static str = include_str!("../../golden/indexer_topk.json");
 
@@ -13,10 +16,15 @@ impl Subject for IndexerTopk {
     }
 
     fn random(rng: &mut Rng) -> Case<Self> {
-        // Rare rows are longer than the memory of a thread block or workgroup holds at once.
+        // Rare rows are longer than the memory of a thread block or workgroup holds at once. Others
+        // are so long that a kernel may look at a part of a row before it reads the rest.
         let (rows, cols) = match () {
             () if rng.rare(100) => (rng.between(1, 2), rng.between(20_000, 90_000)),
-            () if rng.rare(30) => (rng.size(9), rng.between(1000, 9000)),
+            () if rng.rare(29) => match rng.pick(&[1, 1, 1, 2, 2, 4]) {
+                1 => (1, rng.between(LONG, 2 * LONG)),
+                rows => (rows, LONG + rng.below(300)),
+            },
+            () if rng.rare(17) => (rng.size(9), rng.between(1000, 9000)),
             () => (rng.size(12), rng.size(600)),
         };
         // A large k is rare, because it makes outputs as wide as long rows.
@@ -25,7 +33,11 @@ impl Subject for IndexerTopk {
         } else {
             rng.pick(&[1, 2, 16, 64, 100])
         };
-        let values = scores(rng, rows, cols);
+        let style = match cols < LONG {
+            true => rng.below(8),
+            false => rng.pick(&[0, 2, 5, 6, 7, 7, 8, 8]),
+        };
+        let values = scores(rng, style, rows, cols);
         let dtype = rng.float_dtype();
         let scores = Tensor::matrix(Rng::floats(dtype, values), rows, cols);
         let block_size = rng.pick(&[1, 2, 7, 16, 64, 256]);
@@ -104,10 +116,10 @@ fn paged(case: Case<IndexerTopk>, rng: &mut Rng, rows: usize, cols: usize) -> Ca
     case.input("requests", Tensor::vector(requests.collect::<Vec<i32>>()))
 }
 
-/// Rows of scores in one of several styles.
-fn scores(rng: &mut Rng, rows: usize, cols: usize) -> Vec<f32> {
-    let style = rng.below(8);
-    let level = rng.normal();
+/// Rows of scores in one of nine styles.
+fn scores(rng: &mut Rng, style: usize, rows: usize, cols: usize) -> Vec<f32> {
+    let mut level = rng.normal();
+    let burst = rng.between(16, 600);
     let mut values: Vec<f32> = (0..rows * cols)
         .map(|i| match style {
             // Many zeros, as a ReLU gives them; zeros of both signs.
@@ -120,6 +132,13 @@ fn scores(rng: &mut Rng, rows: usize, cols: usize) -> Vec<f32> {
             // Ascending; descending.
             5 => i as f32,
             6 => -(i as f32),
+            // Bursts of neighbouring scores at the same level.
+            8 => {
+                if i % burst == 0 {
+                    level = 2.0 * rng.normal();
+                }
+                level + rng.normal()
+            }
             _ => rng.normal(),
         })
         .collect();
