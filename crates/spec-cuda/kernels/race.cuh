@@ -182,14 +182,14 @@ struct Share {
 struct RaceShared {
     // Of so many groups a warp keeps the largest logits at a time.
     static constexpr u32 KEPT = 256;
-    static constexpr u32 MOST_GROUPS = 1024;
-    static constexpr u32 MOST_TOKENS = 512;
+    static constexpr u32 MAX_GROUPS = 1024;
+    static constexpr u32 MAX_TOKENS = 512;
     static constexpr u32 MANY = 192;
 
     // Of each warp: the largest logit of each of its groups; then bounds of their times.
     alignas(16) float tops[SELECT_WARPS][KEPT];
-    u32 groups[MOST_GROUPS];
-    u32 tokens[MOST_TOKENS];
+    u32 groups[MAX_GROUPS];
+    u32 tokens[MAX_TOKENS];
     u64 bars[SELECT_WARPS];
     u32 group_count;
     u32 token_count;
@@ -300,7 +300,7 @@ INLINE u32 list_groups(const Team& team, RaceShared& shared, const float* bounds
         const float bound = bounds[group - begin];
         if (!(bound < LARGEST) || __float_as_uint(bound) > most) continue;
         const u32 place = atomicAdd(&shared.group_count, 1u);
-        if (place < RaceShared::MOST_GROUPS) shared.groups[place] = group;
+        if (place < RaceShared::MAX_GROUPS) shared.groups[place] = group;
     }
     __syncthreads();
     return shared.group_count;
@@ -315,7 +315,7 @@ INLINE u64 lower_bar(const Racers& racers, const Team& team, RaceShared& shared,
     // So many are looked at in less time. Of 256 rows one or two have more.
     if (groups <= RaceShared::MANY) return bar;
 #pragma unroll 1
-    for (u32 i = threadIdx.x; i < min(groups, RaceShared::MOST_GROUPS); i += SELECT_THREADS) {
+    for (u32 i = threadIdx.x; i < min(groups, RaceShared::MAX_GROUPS); i += SELECT_THREADS) {
         bar = min(bar, finish_of_least(racers, shared.groups[i]));
     }
     bar = warp_min(bar);
@@ -335,7 +335,7 @@ INLINE void collect(const Racers& racers, const Team& team, RaceShared& shared, 
                     u64 bar, Visit&& visit) {
     const u32 most = time_of(bar);
     const u32 groups = shared.group_count;
-    const bool listed = groups <= RaceShared::MOST_GROUPS;
+    const bool listed = groups <= RaceShared::MAX_GROUPS;
     // Rows whose weights are where their noise is not: each warp looks at all of its own groups.
     const u32 first = listed ? team.warp : begin;
     const u32 last = listed ? groups : end;
@@ -380,7 +380,7 @@ INLINE void collect(const Racers& racers, const Team& team, RaceShared& shared, 
                                        : groups_at[3];
             const u32 token = group * GROUP + at % 2 * WARP + team.lane;
             const u32 place = atomicAdd(&shared.token_count, 1u);
-            if (place < RaceShared::MOST_TOKENS) {
+            if (place < RaceShared::MAX_TOKENS) {
                 shared.tokens[place] = token;
             } else {
                 visit(finish_of(racers, token));
@@ -389,7 +389,7 @@ INLINE void collect(const Racers& racers, const Team& team, RaceShared& shared, 
         __syncwarp();
     }
     __syncthreads();
-    const u32 tokens = min(shared.token_count, RaceShared::MOST_TOKENS);
+    const u32 tokens = min(shared.token_count, RaceShared::MAX_TOKENS);
 #pragma unroll 1
     for (u32 i = threadIdx.x; i < tokens; i += SELECT_THREADS) {
         visit(finish_of(racers, shared.tokens[i]));
@@ -445,11 +445,11 @@ INLINE u64 first_to_finish(const Racers& racers, Team& team, RaceShared& shared,
 
 // What the block that leads a team lists as several tokens are drawn.
 struct FinishList {
-    static constexpr u32 MOST = 1024;
+    static constexpr u32 MAX = 1024;
     // As many as a row draws at most.
     static constexpr u32 DRAWS = 64;
 
-    u64 list[MOST];
+    u64 list[MAX];
     u64 best[DRAWS];
     u32 count;
     u64 nth;
@@ -521,7 +521,7 @@ INLINE u32 list_first(const Racers& racers, Team& team, RaceShared& shared, Fini
             collect(racers, team, shared, begin, end, bar, [&](u64 finish) {
                 if (finish > bar || finish == NEVER) return;
                 const u32 place = atomicAdd(count, 1u);
-                if (place < FinishList::MOST) listed[place] = finish;
+                if (place < FinishList::MAX) listed[place] = finish;
             });
             team.blocks.sync();
         }
@@ -529,10 +529,10 @@ INLINE u32 list_first(const Racers& racers, Team& team, RaceShared& shared, Fini
         // All look before it is cleared.
         const u32 all = *count;
         team.blocks.sync();
-        if (all <= FinishList::MOST) return all;
+        if (all <= FinishList::MAX) return all;
         // Some of them bound the rest: fewer next time.
         const bool leads = team.blocks.rank == 0;
-        const u64 nth = leads ? nth_least(list, list.list, FinishList::MOST, draws) : NEVER;
+        const u64 nth = leads ? nth_least(list, list.list, FinishList::MAX, draws) : NEVER;
         team.tell(nth);
         bar = least_told(team);
     }

@@ -81,24 +81,24 @@ INLINE u32 quads_sent(u32 groups, u32 warps, u32 blocks) {
 
 struct RaceLead {
     // The largest number of groups of a row.
-    static constexpr u32 MOST_GROUPS = RaceShared::IN_ORDER;
+    static constexpr u32 MAX_GROUPS = RaceShared::IN_ORDER;
     // The largest numbers of groups and of tokens that are listed; a thread has at most one token.
-    static constexpr u32 MOST_LISTED = 1024;
-    static constexpr u32 MOST_TOKENS = SELECT_THREADS;
+    static constexpr u32 MAX_LISTED = 1024;
+    static constexpr u32 MAX_TOKENS = SELECT_THREADS;
     // The largest number of tokens that `first_few` finds.
     static constexpr u32 FIRST = 4;
 
     // What the warps of the block share.
     struct Shared {
         // Lower bounds of the noise of each group's tokens: the upper halves of floats.
-        alignas(8) u16 noise[MOST_GROUPS];
+        alignas(8) u16 noise[MAX_GROUPS];
         // For each warp of the cluster, of one token: an upper bound of the token's noise, and the
         // token's logit.
         u64 early[MAX_PIECES];
         // Groups and tokens that are looked at.
-        u16 groups[MOST_LISTED];
-        u32 tokens[MOST_TOKENS];
-        float entries[MOST_TOKENS];
+        u16 groups[MAX_LISTED];
+        u32 tokens[MAX_TOKENS];
+        float entries[MAX_TOKENS];
         u64 best[SELECT_WARPS];
         u32 keys[SELECT_WARPS];
         u32 of_warps[SELECT_WARPS];
@@ -319,7 +319,7 @@ struct RaceLead {
         const u32 after = lane % SELECT_WARPS == owner ? shared.of_warps[owner] : time_of(its);
         const u32 next = __reduce_min_sync(ALL_LANES, after);
         // Tokens that the list had no room for may be first.
-        const bool complete = shared.token_count <= MOST_TOKENS;
+        const bool complete = shared.token_count <= MAX_TOKENS;
         if (complete && next > raised(first, 1.0f)) return shared.best[owner];
         return decide(racers, own.token, best, shared.finishes);
     }
@@ -344,7 +344,7 @@ struct RaceLead {
                 if (place < WARP) shared.finishes[place] = finish_at(own.time, own.token);
             }
             odd = __syncthreads_or(odd);
-            if (shared.token_count <= MOST_TOKENS && shared.finish_count <= WARP) break;
+            if (shared.token_count <= MAX_TOKENS && shared.finish_count <= WARP) break;
             // The lists overflowed: a second pass with an earlier bar lists fewer tokens.
             odd = true;
             __syncthreads();
@@ -421,12 +421,12 @@ private:
             for (; found != 0; found &= found - 1) {
                 const u32 place = atomicAdd(&shared.group_count, 1u);
                 const u32 group = base + first_of(found) * SELECT_THREADS;
-                if (place < MOST_LISTED) shared.groups[place] = static_cast<u16>(group);
+                if (place < MAX_LISTED) shared.groups[place] = static_cast<u16>(group);
             }
         }
         __syncthreads();
         list_tokens<EXACT>(racers, shared.group_count, bar, best);
-        if (threadIdx.x >= min(shared.token_count, MOST_TOKENS)) return {NONE, infinity(), true};
+        if (threadIdx.x >= min(shared.token_count, MAX_TOKENS)) return {NONE, infinity(), true};
         return about(racers, shared.tokens[threadIdx.x], shared.entries[threadIdx.x]);
     }
 
@@ -454,7 +454,7 @@ private:
     // groups had too little room.
     template <bool EXACT, typename Racers>
     INLINE void list_tokens(const Racers& racers, u32 count, u32 bar, u64& best) const {
-        const bool listed = count <= MOST_LISTED;
+        const bool listed = count <= MAX_LISTED;
         if (!listed) count = groups;
 #pragma unroll 1
         for (u32 base = warp; base < count; base += 4 * SELECT_WARPS) {
@@ -481,7 +481,7 @@ private:
             for (; found != 0; found &= found - 1) {
                 const u32 i = first_of(found);
                 const u32 place = atomicAdd(&shared.token_count, 1u);
-                if (place < MOST_TOKENS) {
+                if (place < MAX_TOKENS) {
                     shared.tokens[place] = token_of(i);
                     shared.entries[place] = chosen(entries, i);
                 } else {

@@ -363,7 +363,7 @@ struct RaceMemory {
     union {
         struct {
             RaceLead::Shared race;
-            alignas(16) float tops[RaceLead::MOST_GROUPS];
+            alignas(16) float tops[RaceLead::MAX_GROUPS];
         } lead;
         // Of rows that have more groups than that.
         struct {
@@ -484,7 +484,7 @@ INLINE void sample(const Params<T>& p, u32 request, RaceMemory& memory) {
     const u32 accepted = walk(p, at, tokens, guess);
     if (accepted == tokens.count) return accept_all(p, at, tokens);
     const Draw draw = source.draw(accepted, Purpose::RECOVER);
-    if (p.vocab <= RaceLead::MOST_GROUPS * GROUP) {
+    if (p.vocab <= RaceLead::MAX_GROUPS * GROUP) {
         recover_by_lead(p, at, tokens, accepted, draw, memory);
     } else {
         recover_by_team(p, at, tokens, accepted, draw, memory);

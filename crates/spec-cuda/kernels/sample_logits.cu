@@ -200,7 +200,8 @@ __device__ __noinline__ void sample_certain(Sampling<T> sampling, u32 largest_ke
     for (u32 begin = share.begin; begin < share.end && first == NONE;) {
         const u32 end = min(begin + RaceShared::KEPT, share.end);
         if (!sampling.fits) sampling.survey_again(begin, end);
-        first = first_equal(sampling.row, sampling.races.tops_of(team.warp, begin, p.vocab), begin, end, team.lane, largest);
+        const float* const tops = sampling.races.tops_of(team.warp, begin, p.vocab);
+        first = first_equal(sampling.row, tops, begin, end, team.lane, largest);
         begin = end;
     }
     team.pass(first);
@@ -263,7 +264,7 @@ __device__ __noinline__ void sample_together(const Params<T>& p, u32 index, Team
         } else if (by_rank) {
             how = send_first(few, team, row, tops, share, wanted,
                              exact::value_of_key(reached.key), heavy, own_segment, largest_key);
-        } else if (reached.key == largest_key ? options.top_p <= Few::MOST_SHARE
+        } else if (reached.key == largest_key ? options.top_p <= Few::MAX_SHARE
                                               : reached.holds(few, scale, options.top_p, p.vocab)) {
             const Apart<Shares> apart = sum_and_send_apart(few, team, row, reached.key, largest_key,
                                                            scale, options.top_p);

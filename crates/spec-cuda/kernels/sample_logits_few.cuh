@@ -9,20 +9,20 @@
 // lets it race.
 struct Few {
     // Each block may send a share of them.
-    static constexpr u32 MOST = SELECT_THREADS;
-    static constexpr u32 MOST_K = 128;
-    static_assert(MOST_K <= MAX_PIECES / 2);
+    static constexpr u32 MAX = SELECT_THREADS;
+    static constexpr u32 MAX_K = 128;
+    static_assert(MAX_K <= MAX_PIECES / 2);
     // By top-p alone, so many of the largest that were told bound what is sent: few
     // enough that no block's share is likely to be too small.
     static constexpr u32 LIKELY = 144;
     // A larger share than what equals the largest is likely to hold, in units of 2^-32.
-    static constexpr u64 MOST_SHARE = (1ull << 32) - (1ull << 22);
+    static constexpr u64 MAX_SHARE = (1ull << 32) - (1ull << 22);
 
     // Key, then inverse index: the larger comes first; 0 for none. As sent, in a row,
     // sorted.
-    u64 sent[MOST];
-    u64 list[MOST];
-    u64 sorted[MOST];
+    u64 sent[MAX];
+    u64 list[MAX];
+    u64 sorted[MAX];
     // In each block, of `Bound`: the least of all groups' largest keys, and by how much the
     // weights that reach it are more than is wanted.
     u32 lowest;
@@ -36,9 +36,9 @@ struct Few {
     u64 total;
     Cut cut;
     // The noise of what is sorted.
-    float noise[MOST];
+    float noise[MAX];
 
-    INLINE static bool serves(u32 k) { return k > 0 && k <= MOST_K; }
+    INLINE static bool serves(u32 k) { return k > 0 && k <= MAX_K; }
 
     // Before the first meeting of a team.
     INLINE void begin() {
@@ -115,7 +115,7 @@ struct Bound {
 template <typename Row>
 INLINE u32 send_few(Few& few, Team& team, const Row& row, const float* tops, const Share& share,
                     float least) {
-    const u32 room = Few::MOST / team.blocks.size;
+    const u32 room = Few::MAX / team.blocks.size;
     u64* const sent = team.blocks.of(few.sent, 0) + team.blocks.rank * room;
     if (tops != nullptr) {
         const auto send = [&](float entry, u32 token) {
@@ -247,7 +247,7 @@ struct Shares {
 template <typename Row>
 INLINE Shares sum_and_send(Few& few, Team& team, const Row& row, u32 bound, u32 largest_key,
                            const Scale& scale, u64 top_p) {
-    const u32 room = Few::MOST / team.blocks.size;
+    const u32 room = Few::MAX / team.blocks.size;
     const float least = exact::value_of_key(bound);
     const bool plateau = bound == largest_key;
     u64* const to = team.blocks.of(few.sent, 0) + team.blocks.rank * room;
@@ -320,7 +320,7 @@ INLINE void list_kept(Few& few, const Team& team, const Row& row, const Cut& cut
         for (u32 j = 0; j < Row::N; ++j) {
             if (!cut.keeps(key_of(entries[j]), first + j)) continue;
             const u32 place = atomicAdd(count, 1u);
-            if (place < Few::MOST) list[place] = listed_entry(entries[j], first + j);
+            if (place < Few::MAX) list[place] = listed_entry(entries[j], first + j);
         }
     });
     team.blocks.sync();

@@ -88,20 +88,20 @@ struct Lead {
             const u32 group = threadIdx.x + i * SELECT_THREADS;
             if (group >= groups || !(tops[group] >= least)) continue;
             const u32 place = atomicAdd(&races.group_count, 1u);
-            if (place < RaceShared::MOST_GROUPS) races.groups[place] = group;
+            if (place < RaceShared::MAX_GROUPS) races.groups[place] = group;
         }
         __syncthreads();
         const u32 count = races.group_count;
         const auto list = [&](float entry, u32 token) {
             if (!(entry >= least) || (floor != 0 && scale.fixed(entry) < floor)) return;
             const u32 place = atomicAdd(&few.listed, 1u);
-            if (place < Few::MOST) few.list[place] = listed_entry(entry, token);
+            if (place < Few::MAX) few.list[place] = listed_entry(entry, token);
         };
         // A list that overflowed comes from many equal logits; the leading block then does not look at any.
-        const u32 looked_at = count <= RaceShared::MOST_GROUPS ? count : 0;
+        const u32 looked_at = count <= RaceShared::MAX_GROUPS ? count : 0;
 #pragma unroll 1
         for (u32 base = team.warp; base < looked_at; base += SELECT_WARPS * AT_ONCE) {
-            if (__any_sync(ALL_LANES, is_full(few.listed, Few::MOST))) break;
+            if (__any_sync(ALL_LANES, is_full(few.listed, Few::MAX))) break;
             float entries[2 * AT_ONCE];
             u32 tokens[AT_ONCE];
 #pragma unroll
@@ -120,7 +120,7 @@ struct Lead {
         __syncthreads();
         const u32 listed = few.listed;
         const bool enough = listed >= wanted || (listed > 0 && heavy >= bound);
-        const bool all = count <= RaceShared::MOST_GROUPS && listed <= Few::MOST;
+        const bool all = count <= RaceShared::MAX_GROUPS && listed <= Few::MAX;
         const u32 answer = largest > LOWEST_KEY && enough && all ? largest : 0;
         if (team.warp == 0 && team.lane > 0 && team.lane < team.blocks.size) {
             team.blocks.put(&shared.answer, &shared.answered.word, team.lane, answer);

@@ -25,7 +25,7 @@ template <typename T, bool MASKED>
 INLINE void sample_plain(const Params<T>& p) {
     __shared__ RaceLead::Shared shared;
     // The largest logit of each group, and where the block that leads gets those of the others.
-    __shared__ alignas(16) float tops[RaceLead::MOST_GROUPS];
+    __shared__ alignas(16) float tops[RaceLead::MAX_GROUPS];
     __shared__ Arrivals arrivals;
     // A copy for each warp, which draws noise before all warps of the block meet.
     __shared__ Request requests[SELECT_WARPS];

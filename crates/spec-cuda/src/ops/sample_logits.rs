@@ -111,7 +111,7 @@ const SHARING: u32 = 4;
 /// Bytes of a long row: between 250 and 501 KiB, which are the rows of `plain_blocks`.
 const LONG_ROW: usize = 384 << 10;
 
-/// Tokens of the largest vocabulary that the plain kernel takes: those of `RaceLead::MOST_GROUPS` groups.
+/// Tokens of the largest vocabulary that the plain kernel takes: those of `RaceLead::MAX_GROUPS` groups.
 const MAX_PLAIN: usize = 4096 * 64;
 
 /// A kernel in whose launch each cluster owns one row.
