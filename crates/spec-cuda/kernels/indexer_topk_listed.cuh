@@ -158,7 +158,9 @@ __device__ __noinline__ u32 raised_bound(const Params& p, const SlottedPiece<T> 
     u32 own = 0;
     const auto count = [&](float x) {
         if (!(x > least)) return;
-        atomicAdd(&s.bins[0][(exact::sort_key(x) - low) >> shift], 1u);
+        // A score that is overwritten during the call may be larger than the largest one was.
+        const u32 bin = (exact::sort_key(x) - low) >> shift;
+        atomicAdd(&s.bins[0][min(bin, BINS - 1)], 1u);
         own++;
     };
     // The other blocks know what these variables were.
