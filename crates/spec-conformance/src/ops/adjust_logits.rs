@@ -100,7 +100,7 @@ impl Subject for AdjustLogits {
             true => rng.pick(&[50, 3000, 40_000]),
             false => 1 + rng.size(199),
         };
-        // A row of runs is more often than not of the request of the row before it.
+        // In half of these cases most rows have the request of the row before them.
         let has_runs = mapped && rng.chance(2);
         let rows = match (long, has_runs) {
             (true, _) => rng.between(1, 6),

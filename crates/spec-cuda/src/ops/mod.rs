@@ -45,6 +45,7 @@ mod moe_align_layout;
 mod ngram;
 mod ngram_match;
 mod prompt_lookup;
+mod race;
 mod rejection_sample;
 mod sample_logits;
 mod suffix_lookup;

@@ -8,7 +8,7 @@ use spec_core::{
     DType, Error, Kernel, Result, Status, Stream, Supports, Vector, ViewMut, launch_params,
 };
 
-use super::sample_logits::plain_blocks;
+use super::race::{self, blocks_for_lead};
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{IntegerRows, Integers, Rows, Truths};
@@ -88,9 +88,6 @@ fn usual_drafts(plan: &Plan) -> usize {
     if even { plan.tokens() / plan.batch } else { 0 }
 }
 
-/// Threads of a block that races: `SELECT_THREADS`.
-const RACE_THREADS: u32 = 512;
-
 /// The blocks of the cluster that searches the rows of a request, and the threads of each block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Team {
@@ -140,8 +137,8 @@ impl Team {
     }
 
     /// The team for a request that may draw a token, by a race: all blocks of the cluster read, then
-    /// one of them ends the race alone. `at_once` tells, for a number of blocks, how many clusters of
-    /// this size run at a time.
+    /// one of them ends the race alone. `at_once(blocks)` is the number of clusters of so many blocks
+    /// that the device runs at a time.
     fn racing(
         plan: &Plan,
         multiprocessors: u32,
@@ -149,8 +146,8 @@ impl Team {
     ) -> Result<Self> {
         // The rejected token's row has a target and a draft.
         let bytes = 2 * plan.vocab() * plan.target.dtype.size();
-        let blocks = plain_blocks(plan.batch, bytes, multiprocessors, at_once)?;
-        Ok(Team { blocks, threads: RACE_THREADS })
+        let blocks = blocks_for_lead(plan.batch, bytes, multiprocessors, at_once)?;
+        Ok(Team { blocks, threads: race::THREADS })
     }
 
     fn shape(self, batch: usize) -> Option<Shape> {
@@ -173,7 +170,7 @@ unsafe impl Supports<RejectionSample> for Cuda {
         let function = self.function(&KERNELS, &name)?;
         let (function, shape, ()) = self.within_clusters(|max| {
             let team = if plan.samples() {
-                let block = Shape::new(1, RACE_THREADS);
+                let block = Shape::new(1, race::THREADS);
                 let at_once = |blocks| self.active_clusters(&function, block.cluster(blocks));
                 Team::racing(plan, self.limits().multiprocessors, at_once)?
             } else {

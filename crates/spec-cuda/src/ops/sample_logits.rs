@@ -15,10 +15,10 @@ use spec_core::{
     DType, Error, Kernel, Matrix, Result, Status, Stream, Supports, ViewMut, launch_params,
 };
 
+use super::race::{THREADS, blocks_for, blocks_for_lead};
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{IntegerRows, Integers, Rows};
-use crate::cluster::largest;
 use crate::launch::{Function, Shape};
 
 static PLAIN: Archive = archive!("sample_logits_plain");
@@ -99,18 +99,6 @@ pub(super) const HEADER: Header = Header {
     structs: &[Params::DESCRIPTION, Report::DESCRIPTION],
 };
 
-/// Threads of a block: `SELECT_THREADS`.
-const THREADS: u32 = 512;
-
-/// Blocks of the largest cluster.
-const LARGEST: u32 = 16;
-
-/// Blocks of a long row in the plain kernel where every multiprocessor has a row of its own.
-const SHARING: u32 = 4;
-
-/// Bytes of a long row: between 250 and 501 KiB, which are the rows of `plain_blocks`.
-const LONG_ROW: usize = 384 << 10;
-
 /// Tokens of the largest vocabulary that the plain kernel takes: those of `RaceLead::MAX_GROUPS` groups.
 const MAX_PLAIN: usize = 4096 * 64;
 
@@ -126,52 +114,6 @@ struct Prepared {
     draw: ByRow,
     /// The kernel that reports log-probabilities, ranks or the likeliest tokens, if any are wanted.
     report: Option<ByRow>,
-}
-
-/// How many blocks own a row: the largest cluster of which the device runs at least `rows` at a
-/// time, so that no row waits for another. `at_once` tells, for a number of blocks, how many
-/// clusters of this size run at a time.
-fn blocks_for(rows: usize, at_once: impl Fn(u32) -> Result<u32>) -> Result<u32> {
-    for blocks in [LARGEST, 8, 4, 2] {
-        if rows.max(1) <= at_once(blocks)? as usize {
-            return Ok(blocks);
-        }
-    }
-    Ok(1)
-}
-
-/// How many blocks own a row of so many bytes in the plain kernel, and in that of
-/// `rejection_sample`, where a single block ends the row as well. Where every multiprocessor has a
-/// row of its own, a row needs a cluster no more to occupy the device, and a block that reads a row
-/// alone spares the exchange. But a block takes long to read a long row, and blocks that start
-/// together read together and end their rows together, while nothing is read. Blocks of a cluster,
-/// all but one, end once they have read, and blocks of other rows read in their place.
-///
-/// Two blocks of these kernels fit a multiprocessor, where they read no faster than one. So a row is
-/// given a cluster of [`LARGEST`] only if no two blocks need to share: on an H100, 8 requests of
-/// `rejection_sample` with rows of 128,256 f32 take 13.0 us with 16 blocks each, and 10.5 with 8.
-///
-/// Microseconds on an H100 (132 multiprocessors) with 1, 2 and 4 blocks:
-///
-/// | Rows | 125 KiB a row    | 250 KiB          | 501 KiB             |
-/// |-----:|------------------|------------------|---------------------|
-/// |   96 |                  | 20.6, 20.7, 22.9 | 28.8, 29.0, 29.5    |
-/// |  132 |                  | 23.6, 25.8, 28.0 | 36.9, 38.5, 36.9    |
-/// |  256 | 23.3, 27.0, 33.8 | 39.6, 42.5, 43.6 | 70.4, 65.9, 59.2    |
-/// |  512 |                  | 69.9, 72.9, 76.1 | 116.7, 115.8, 105.9 |
-pub(super) fn plain_blocks(
-    rows: usize,
-    bytes: usize,
-    multiprocessors: u32,
-    at_once: impl Fn(u32) -> Result<u32>,
-) -> Result<u32> {
-    if rows < multiprocessors as usize {
-        return blocks_for(rows, |blocks| {
-            let clusters = at_once(blocks)?;
-            Ok(if blocks == LARGEST { clusters / 2 } else { clusters })
-        });
-    }
-    if bytes >= LONG_ROW { largest(SHARING, at_once) } else { Ok(1) }
 }
 
 impl ByRow {
@@ -210,7 +152,7 @@ impl Prepared {
             let bytes = plan.vocab() * plan.logits.dtype.size();
             let multiprocessors = cuda.limits().multiprocessors;
             ByRow::new(cuda, &PLAIN, &name, rows, |at_once| {
-                plain_blocks(rows, bytes, multiprocessors, at_once)
+                blocks_for_lead(rows, bytes, multiprocessors, at_once)
             })
         } else {
             let name = format!("sample_logits_{dtype}");
@@ -303,41 +245,5 @@ unsafe impl Kernel<SampleLogits> for Prepared {
                 None => Ok(()),
             }
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// How many clusters of so many blocks an H100 runs at a time.
-    fn h100(blocks: u32) -> Result<u32> {
-        Ok([132, 62, 30, 14][blocks.ilog2() as usize - 1])
-    }
-
-    #[test]
-    fn no_row_waits_while_smaller_teams_are_left() {
-        for (rows, expected) in [(0, 16), (14, 16), (15, 8), (62, 4), (63, 2), (133, 1)] {
-            assert_eq!(blocks_for(rows, h100).unwrap(), expected, "{rows} rows");
-        }
-        assert_eq!(blocks_for(1, |_| Ok(0)).unwrap(), 1);
-    }
-
-    #[test]
-    fn blocks_share_long_rows_where_every_multiprocessor_has_one() {
-        let long = 128_256 * 4;
-        for bytes in [32_000 * 4, 128_256 * 2, long] {
-            let many = if bytes == long { 4 } else { 1 };
-            let few = [(0, 16), (7, 16), (8, 8), (32, 4), (64, 2), (131, 2)];
-            for (rows, expected) in
-                few.into_iter().chain([(132, many), (300, many), (1 << 20, many)])
-            {
-                let blocks = plain_blocks(rows, bytes, 132, h100).unwrap();
-                assert_eq!(blocks, expected, "{rows} rows of {bytes} bytes");
-            }
-        }
-        let small = |blocks: u32| Ok(if blocks == 2 { 8 } else { 0 });
-        assert_eq!(plain_blocks(1000, long, 16, small).unwrap(), 2);
-        assert_eq!(plain_blocks(1000, long, 16, |_| Ok(0)).unwrap(), 1);
     }
 }
