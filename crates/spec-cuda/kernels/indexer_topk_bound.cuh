@@ -75,8 +75,9 @@ INLINE void search_bins(u32& turn, u32 least, u32 limit, Found found) {
 // ---- a block's piece ----------------------------------------------------------
 
 // The part of a row that a block reads, in vectors (see AlignedRow). A warp reads chunks of 32
-// neighbouring vectors. Each of the block's AHEAD * warps() slots has a run of `tiles` neighbouring
-// chunks, and tile t has chunk t of every run. So a tile is spread evenly over the piece.
+// neighbouring vectors. The piece is cut into AHEAD * warps() runs of `tiles` neighbouring chunks: each
+// warp has AHEAD of these runs, which it reads side by side. Tile t of the block has chunk t of every
+// run, so that a tile is spread evenly over the piece.
 template <typename T>
 struct SlottedPiece : AlignedRow<T> {
     using Row = AlignedRow<T>;
@@ -170,7 +171,8 @@ struct SlottedPiece : AlignedRow<T> {
         }
     }
 
-    // Calls visit(entry, bit) for the entries that no whole vector has.
+    // Calls visit(entry, bit) for those entries of the row that lie in a vector at an end of the
+    // piece of which a part is outside the row.
     template <typename Visit>
     INLINE void edges(bool brain, Visit visit) const {
         if (threadIdx.x > 1 || begin + threadIdx.x >= end) return;

@@ -1,7 +1,7 @@
 // Selects the k best scores of a row by a bound that is known before most of the row is read.
 //
 //     row      | piece                 | piece                 |     read once
-//     tile     |  =   =   =   =   =   =|  =   =   =   =   =   =|     the first reads; in registers
+//     tile     |  =   =   =   =   =   =|  =   =   =   =   =   =|     read first, and kept in registers
 //     bound    a key, the same for all blocks, from the maxima of groups of the tiles
 //     lists    the vectors with a score above the bound, and then these scores, in any order, in
 //              shared memory

@@ -36,8 +36,8 @@ INLINE float about_variate(u32 high, u32 low) {
     return u < 0.0625f ? series : approximate_log2(rest) * -0.693147182f;
 }
 
-// About the logarithm to base 2 of when a token finishes, had the row's largest logit been 0. What orders
-// other entries than logits has its own `log_time`, told by the type of the last argument.
+// About the logarithm to base 2 of when a token finishes, had the row's largest logit been 0. Residuals
+// have a `log_time` of their own (residual_groups.cuh), which the type of the last argument selects.
 INLINE float log_time(float noise, float entry, float inverse) {
     return approximate_log2(noise) - entry * (inverse * 1.44269504f);
 }
@@ -251,6 +251,26 @@ struct RaceLead {
     INLINE void send_early(const Senders& blocks, const Arrivals& arrivals, u32 piece) const {
         u64* const barrier = const_cast<u64*>(&arrivals.word);
         if (lane == 0) blocks.put(&shared.early[piece], barrier, 0, shared.early[piece]);
+    }
+
+    // In every block of a cluster: prepares `arrivals` for what the other blocks send. `blocks.wait_started` waits until
+    // all blocks have prepared.
+    INLINE static void open(const Senders& blocks, Arrivals& arrivals) {
+        if (threadIdx.x == 0) {
+            arrivals.init();
+            Arrivals::publish_init();
+        }
+        blocks.arrive_started();
+    }
+
+    // In the leading block: waits until the bytes have come that `send` of all other blocks brings. By the
+    // whole block.
+    INLINE void await(const Senders& blocks, Arrivals& arrivals) const {
+        if (blocks.size > 1) {
+            if (threadIdx.x == 0) expect(arrivals, blocks.size);
+            arrivals.wait(0);
+        }
+        __syncthreads();
     }
 
     // In the leading block: announces to `arrivals` the bytes that `send` of all other blocks brings. By one

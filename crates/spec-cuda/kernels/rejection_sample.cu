@@ -328,8 +328,8 @@ INLINE u32 walk(const Params<T>& p, const Place<VALUES>& at, const Tokens& token
     return rejected;
 }
 
-// The largest finite target, where no residual is positive; token 0 for none. By one block: so few
-// tokens are recovered like that that the other blocks need not wait to be told.
+// The largest finite target, where no residual is positive; token 0 for none. One block does this alone:
+// tokens are so rarely recovered like that that the other blocks need not wait to be told.
 template <typename T>
 __device__ __noinline__ void recover_from_target(const Params<T>& p, Place<1> at, Row<T> row,
                                                  u32 accepted) {
@@ -372,15 +372,9 @@ struct RaceMemory {
         } team;
     };
 
-    // Prepares for what the other blocks send; `Place::opened` waits until every block of the cluster has
-    // prepared.
     INLINE void open(const Senders& blocks) {
         if (blocks.size == 1) return;
-        if (threadIdx.x == 0) {
-            sent.init();
-            Arrivals::publish_init();
-        }
-        blocks.arrive_started();
+        RaceLead::open(blocks, sent);
     }
 };
 
@@ -408,11 +402,7 @@ INLINE void recover_by_lead(const Params<T>& p, const Place<1>& at, const Tokens
     write_counts(p, at, tokens, accepted);
     if (!at.in_front()) return;
 
-    if (at.cluster.size > 1) {
-        if (threadIdx.x == 0) lead.expect(memory.sent, at.cluster.size);
-        memory.sent.wait(0);
-    }
-    __syncthreads();
+    lead.await(at.cluster, memory.sent);
     const ResidualRacers<T> racers = {draw, groups};
     const u64 early = lead.front<false>(ByResidual(), at.pieces).early;
     const u64 winner = lead.winner(racers, at.pieces, early);

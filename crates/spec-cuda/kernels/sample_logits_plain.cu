@@ -31,13 +31,7 @@ INLINE void sample_plain(const Params<T>& p) {
     __shared__ Request requests[SELECT_WARPS];
     __shared__ u32 first_group;
     const Senders blocks;
-    if (blocks.size > 1) {
-        if (threadIdx.x == 0) {
-            arrivals.init();
-            Arrivals::publish_init();
-        }
-        blocks.arrive_started();
-    }
+    if (blocks.size > 1) RaceLead::open(blocks, arrivals);
     const u32 index = blockIdx.x >> (31 - __clz(blocks.size));
     const RaceLead lead(shared, tops, p.vocab);
     Request& request = requests[lead.warp];
@@ -70,11 +64,7 @@ INLINE void sample_plain(const Params<T>& p) {
     if (blocks.size > 1) blocks.wait_started();
     if (blocks.rank != 0) return lead.send(blocks, arrivals, share, piece);
 
-    if (blocks.size > 1) {
-        if (threadIdx.x == 0) lead.expect(arrivals, blocks.size);
-        arrivals.wait(0);
-    }
-    __syncthreads();
+    lead.await(blocks, arrivals);
     const RaceLead::Front front = lead.front(options.inverse, blocks.size * SELECT_WARPS);
     const u32 largest_key = front.largest_key;
     const float largest = exact::value_of_key(largest_key);

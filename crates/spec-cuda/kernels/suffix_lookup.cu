@@ -199,7 +199,7 @@ INLINE void scan(const Params& p) {
     const u32 section = is_own ? blockIdx.x % sections : blockIdx.x - static_cast<u32>(own_blocks);
     const u32 text_tiles = is_own ? tiles : p.corpus_tiles;
     const T* const tokens = is_own ? own_tokens<T>(p, first) : static_cast<const T*>(p.corpus);
-    // Before the text's length is known.
+    // The tile is loaded before the text's length is known.
     const u32 room = is_own ? p.max_len : p.corpus_size;
     const Tile<T> tile(tokens, room, section * WARPS + threadIdx.x / WARP);
     const Text<T> text = is_own ? own_text<T>(p, first) : corpus_text<T>(p);
@@ -209,7 +209,7 @@ INLINE void scan(const Params& p) {
         return p.notes + request * u64{p.row} + before + text_tiles - 1 - number;
     };
     if (end - first == 1) {
-        // No warp needs what another one has.
+        // With a single request, no warp needs what another warp has loaded.
         const u32 number = tile.base / TILE;
         const Suffix<T> suffix(p, is_own ? text : own_text<T>(p, first));
         const Note note = note_of(p, tile, text, suffix);
@@ -245,8 +245,8 @@ INLINE void note_own(const Params& p, Tile<T> tile, const Text<T>& own, const Se
     }
 }
 
-// The flags of a request's length, and of the corpus's. This may have changed since the corpus was read:
-// only its range counts.
+// The flags of a request's length, and of the corpus's length. The corpus's length may have changed since
+// the corpus was read, so that nothing but its range is asked.
 INLINE u32 bad_lengths(const Params& p, u32 request) {
     const i64 own = p.lengths[request];
     bool is_bad = own != clamped(own, p.max_len);
@@ -268,7 +268,7 @@ INLINE void grow(const Params& p) {
     const Senders cluster;
     if (cluster.size > 1) cluster.arrive_started();
     const u32 request = blockIdx.x / cluster.size;
-    // Before the text's length is known.
+    // The tile is loaded before the text's length is known.
     const Tile<T> tile(own_tokens<T>(p, request), p.here != 0 ? p.max_len : 0,
                        cluster.rank * WARPS + threadIdx.x / WARP);
     const Text<T> own = own_text<T>(p, request);
@@ -279,11 +279,12 @@ INLINE void grow(const Params& p) {
     cluster.sync();
     if (is_second) follow();
     if (cluster.rank != 0) return;
-    // Behind the barrier of the cluster, which would wait for these stores.
+    // The outputs are padded after the barrier of the cluster, which would wait for these stores.
     pad<T>(p, request, s);
     if (threadIdx.x == THREADS - 1) raise(p.flags, bad_lengths(p, request));
     T* const ahead = reinterpret_cast<T*>(dynamic + quads_of(p.here));
-    // A tree from FEW windows needs `alike`, and one from more windows the arrays that lie there too.
+    // A tree that grows from FEW windows at most uses `alike`. A tree that grows from more windows uses
+    // the arrays `tokens` to `counts` instead, so that they lie in the same memory.
     u64* const alike = reinterpret_cast<u64*>(ahead + FEW * p.n);
     T* const tokens = reinterpret_cast<T*>(alike);
     u32* const slots = reinterpret_cast<u32*>(tokens + p.max_windows + (p.max_windows & 1));

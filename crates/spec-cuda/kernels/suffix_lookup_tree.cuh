@@ -165,8 +165,8 @@ struct Grower {
         }
     }
 
-    // The longest match of the tallies of the first `warps` warps, of which alone `tally` knows from
-    // now on.
+    // The longest match of the tallies of the first `warps` warps. From now on `tally` counts the
+    // windows with this match alone.
     INLINE u32 longest_of(Tally& tally, u32 warps) {
         u32 all;
         const u32 longest = tally.over(s.tallies, warps, all);
