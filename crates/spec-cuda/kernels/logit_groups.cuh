@@ -1,10 +1,11 @@
 // What one reading of a row of logits leaves: the largest of each group of 64.
 //
-// A warp reads 16 bytes a lane, four times before it looks at any, and folds what it has read in two such
-// steps at once (fold.cuh).
+// A warp reads 16 bytes a lane, four or eight times before it looks at any, and folds what it has read eight
+// times at once (fold.cuh).
 #pragma once
 
 #include "fold.cuh"
+#include "picks.cuh"
 #include "race.cuh"
 
 // The larger of two logits; NaN if either is NaN.
@@ -122,17 +123,18 @@ __device__ __noinline__ GroupTop top_of_group(Row row, u32 group, u32 lane) {
     return top;
 }
 
-// A row of logits, and which of them are allowed.
-template <typename T, bool MASKED>
+// A row of logits, and which of them are allowed. READS is how often a warp reads before it looks at what it
+// has read: more reads on their way take more registers from what the warp does meanwhile.
+template <typename T, bool MASKED, u32 READS = FOLDED / 2>
 struct LogitGroups {
     static constexpr u32 N = Pack<T>::N;
     // Lanes that share a group, and groups that a warp reads at once.
     static constexpr u32 LANES = GROUP / N;
     static constexpr u32 AT_ONCE = WARP / LANES;
-    // How often a warp reads before it looks at what it has read. With eight times, too few registers are
-    // left for what a warp does meanwhile.
-    static constexpr u32 READ = FOLDED / 2;
+    static constexpr u32 READ = READS;
+    static constexpr u32 SIZE = GROUP;
 
+    using Picked = T;
     using How = LargestOfRow<T, MASKED>;
     using Value = typename How::Value;
 
@@ -147,21 +149,29 @@ struct LogitGroups {
 
     // A logit as it counts: negative infinity where it is NaN or not allowed; NaN beyond the row.
     INLINE float entry(u32 token) const {
-        if (token >= vocab) return nothing();
-        const float x = to_f32(row[token]);
+        return token < vocab ? counted(token, to_f32(row[token])) : nothing();
+    }
+
+    // As a token's logit x counts.
+    INLINE float counted(u32 token, float x) const {
         return allowed(token) ? fmaxf(x, negative_infinity()) : negative_infinity();
+    }
+
+    // Groups from .. to are read 16 bytes a lane up to this one: all that are whole, if the row is aligned.
+    INLINE u32 streamed(u32 from, u32 to) const {
+        const bool aligned = reinterpret_cast<u64>(row) % 16 == 0;
+        return aligned ? max(from, min(to, vocab / GROUP)) : from;
     }
 
     // visit(group, its largest) in one lane for each group from .. to, or in two neighbours. Returns the lane's
     // share of the largest logit that is there, whatever the mask: NaN if some logit is NaN. see(logits) has
     // every logit of the row once, in some lane, as it is. meanwhile(group) is called each time the logits from
-    // `group` on are on their way.
-    template <typename Visit, typename See = Unseen, typename Meanwhile = Idle>
+    // `group` on are on their way; then `pick` has those that are read 16 bytes a lane (picks.cuh).
+    template <typename Visit, typename See = Unseen, typename Meanwhile = Idle, typename Pick = Unpicked>
     INLINE float survey(u32 from, u32 to, u32 lane, Visit&& visit, See&& see = See{},
-                        Meanwhile&& meanwhile = Meanwhile{}) const {
+                        Meanwhile&& meanwhile = Meanwhile{}, Pick&& pick = Pick{}) const {
         float raw = negative_infinity();
-        const bool aligned = reinterpret_cast<u64>(row) % 16 == 0;
-        const u32 whole = aligned ? max(from, min(to, vocab / GROUP)) : from;
+        const u32 whole = streamed(from, to);
         const T* const own = row + lane % LANES * N;
 #pragma unroll 1
         for (u32 base = from; base < whole; base += FOLDED * AT_ONCE) {
@@ -179,6 +189,9 @@ struct LogitGroups {
 #pragma unroll
                 for (u32 i = 0; i < READ; ++i) packs[i] = stream_pack(own + group_of(first, i, lane, whole) * GROUP);
                 if (read == 0) meanwhile(base);
+                const auto wanted = pick(first);
+#pragma unroll
+                for (u32 i = 0; i < READ; ++i) wanted(i, [&](u32) { return packs[i].raw; });
                 if constexpr (!same<See, Unseen>) {
 #pragma unroll
                     for (u32 i = 0; i < READ; ++i) {

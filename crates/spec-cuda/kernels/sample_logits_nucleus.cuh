@@ -176,6 +176,7 @@ __device__ __noinline__ bool sample_nucleus(const Params<T>& p, u32 index, Team 
         }
     };
     const Race race(lists, &races.tops[0][0], p.vocab);
+    race.fill_up(share);
     const MaskedLogits<T> logits = {row.row, row.make.mask, p.vocab};
     Cut cut = {0, 0};
     const auto draw_noise = [&] {

@@ -21,44 +21,54 @@ INLINE u32 lowest_equal(const Row& row, u32 group, u32 lane, float largest) {
     return __reduce_min_sync(ALL_LANES, entries[0] == largest ? token : second);
 }
 
+// Eight reads on their way: 256 rows of 128,256 f32 take 52.7 us on an H100, and 54.5 with four.
+template <typename T, bool MASKED>
+using PlainRow = LogitGroups<T, MASKED, 8>;
+
 template <typename T, bool MASKED>
 INLINE void sample_plain(const Params<T>& p) {
+    using Row = PlainRow<T, MASKED>;
     __shared__ RaceLead::Shared shared;
     // The largest logit of each group, and where the block that leads gets those of the others.
     __shared__ alignas(16) float tops[RaceLead::MAX_GROUPS];
     __shared__ Arrivals arrivals;
     // A copy for each warp, which draws noise before all warps of the block meet.
     __shared__ Request requests[SELECT_WARPS];
+    __shared__ PicksOfWarp picks_of[SELECT_WARPS];
     __shared__ u32 first_group;
     const Senders blocks;
-    if (blocks.size > 1) RaceLead::open(blocks, arrivals);
     const u32 index = blockIdx.x >> (31 - __clz(blocks.size));
     const RaceLead lead(shared, tops, p.vocab);
     Request& request = requests[lead.warp];
-    if (lead.lane == 0) request.fetch(p, index);
-    if (threadIdx.x == 0) {
-        shared.begin();
-        first_group = NONE;
-    }
-    const u32* const mask = MASKED ? p.mask[index] : nullptr;
-    const LogitGroups<T, MASKED> row = {p.logits[index], mask, p.vocab};
-    const u32 piece = blocks.rank * SELECT_WARPS + lead.warp;
-    const Share share(p.vocab, piece, blocks.size * SELECT_WARPS);
-    const KeepsAll keeps;
-    RaceLead::Noise<LogitGroups<T, MASKED>, KeepsAll> noise(lead, row, share, keeps);
-    const auto visit = [&](u32 group, float its) { tops[group] = its; };
-    const auto arrive = [] {
+    if (lead.lane == 0) request.fetch_plain(p, index);
+    // While the first logits are on their way.
+    const auto begin = [&] {
+        if (blocks.size > 1) RaceLead::open(blocks, arrivals);
+        if (threadIdx.x == 0) {
+            shared.begin();
+            first_group = NONE;
+        }
         Request::arrive();
         __syncwarp();
     };
+    const u32* const mask = MASKED ? p.mask[index] : nullptr;
+    const Row row = {p.logits[index], mask, p.vocab};
+    const u32 piece = blocks.rank * SELECT_WARPS + lead.warp;
+    const Share share(p.vocab, piece, blocks.size * SELECT_WARPS);
+    const KeepsAll keeps;
+    const Picks<Row> picks(picks_of[lead.warp], row, share.begin, share.end);
+    RaceLead::Noise<Picks<Row>, KeepsAll> noise(lead, picks, share, keeps);
+    const auto visit = [&](u32 group, float its) { tops[group] = its; };
     const auto meanwhile = [&](u32 group) {
-        if (group == share.begin) arrive();
+        if (group == share.begin) begin();
         if (group >= noise.next && request.draws()) noise.advance(request.draw(p), request.inverse());
     };
-    const float raw = row.survey(share.begin, share.end, lead.lane, visit, Unseen{}, meanwhile);
+    // Where `survey` reads nothing ahead.
+    if (row.streamed(share.begin, share.end) == share.begin) begin();
+    const float raw = row.survey(share.begin, share.end, lead.lane, visit, Unseen{}, meanwhile, picks);
     if (__any_sync(ALL_LANES, !(raw <= LARGEST)) && lead.lane == 0) raise(p.flags, NON_FINITE);
-    arrive();
-    const Options options(request, p.vocab);
+    lead.fill_up(share);
+    const Options options(request);
     const Draw draw = request.draw(p);
     if (!options.greedy) noise.finish(draw, options.inverse, piece);
     if (blocks.size > 1) blocks.wait_started();
@@ -81,8 +91,7 @@ INLINE void sample_plain(const Params<T>& p) {
         if (lead.warp == 0) token = lowest_equal(row, first_group, lead.lane, largest);
     } else {
         const Scale scale = {largest, options.inverse};
-        const Racers<LogitGroups<T, MASKED>, KeepsAll> racers(draw, row, scale, options.floor,
-                                                              negative_infinity(), KeepsAll{});
+        const Racers<Row, KeepsAll> racers(draw, row, scale, options.floor, negative_infinity(), KeepsAll{});
         token = static_cast<u32>(lead.winner(racers, blocks.size * SELECT_WARPS, front.early));
     }
     if (threadIdx.x != 0) return;

@@ -95,10 +95,37 @@ struct Request {
     float min_p;
     i32 top_k;
 
-    // By one thread. A word is stored or copied, never both: nothing orders a copy after a store of
-    // the same thread to the same place.
+    // What plain rows need: all but top_k and top_p. By one thread. A word is stored or copied, never both:
+    // nothing orders a copy after a store of the same thread to the same place.
+    template <typename T>
+    INLINE void fetch_plain(const Params<T>& p, u32 row) {
+        fetch_of(p, row, [](u64, bool) {});
+    }
+
+    // By one thread, as `fetch_plain`.
     template <typename T>
     INLINE void fetch(const Params<T>& p, u32 row) {
+        fetch_of(p, row, [&](u64 at, bool known) {
+            copy_or(&top_k, p.top_k, at, known, 0);
+            copy_or(&top_p, p.top_p, at, known, 1.0f);
+        });
+    }
+
+    // Waits for the copies. By the thread that fetched, before the barrier after which all may read.
+    INLINE static void arrive() { await_copies(); }
+
+    // Whether a token is drawn, rather than the likeliest one taken; and what it is drawn by.
+    INLINE bool draws() const { return temperature > 0.0f; }
+    INLINE float inverse() const { return inverse_of(temperature); }
+    template <typename T>
+    INLINE Draw draw(const Params<T>& p) const {
+        return Draw(seed, p.positions.wide ? position : static_cast<i32>(position), Purpose::SAMPLE);
+    }
+
+private:
+    // fetch_filters(request, whether there is such a request) fetches top_k and top_p.
+    template <typename T, typename Filters>
+    INLINE void fetch_of(const Params<T>& p, u32 row, Filters&& fetch_filters) {
         if (p.positions.wide) {
             copy_async(&position, static_cast<const i64*>(p.positions.data) + row);
         } else {
@@ -114,23 +141,10 @@ struct Request {
             temperature = __uint_as_float(0x7FC00000u);
             seed = 0;
         }
-        copy_or(&top_k, p.top_k, at, known, 0);
-        copy_or(&top_p, p.top_p, at, known, 1.0f);
+        fetch_filters(at, known);
         copy_or(&min_p, p.min_p, at, known, 0.0f);
     }
 
-    // Waits for the copies. By the thread that fetched, before the barrier after which all may read.
-    INLINE static void arrive() { await_copies(); }
-
-    // Whether a token is drawn, rather than the likeliest one taken; and what it is drawn by.
-    INLINE bool draws() const { return temperature > 0.0f; }
-    INLINE float inverse() const { return inverse_of(temperature); }
-    template <typename T>
-    INLINE Draw draw(const Params<T>& p) const {
-        return Draw(seed, p.positions.wide ? position : static_cast<i32>(position), Purpose::SAMPLE);
-    }
-
-private:
     // Copies a word, or stores what stands for an absent one.
     template <typename W>
     INLINE static void copy_or(W* to, const W* from, u64 at, bool known, W absent) {
@@ -156,20 +170,26 @@ struct Options {
 
     INLINE Options() {}
 
-    INLINE Options(const Request& r, u32 vocab)
+    // Of a plain row.
+    INLINE explicit Options(const Request& r)
         : inverse(1.0f), top_k(0), top_p(1ull << 32), floor(0), bits(0), greedy(true) {
         if (!(r.temperature >= 0.0f)) bits = BAD_LENGTHS;
         if (!r.draws()) return;
         greedy = false;
         inverse = r.inverse();
+        if (r.min_p != r.min_p) bits = BAD_LENGTHS;
+        floor = r.min_p != r.min_p ? ONE : exact::fixed_probability(r.min_p);
+    }
+
+    INLINE Options(const Request& r, u32 vocab) : Options(r) {
+        if (greedy) return;
         top_k = static_cast<u32>(max(r.top_k, 0));
         if (top_k >= vocab) top_k = 0;
-        if (r.top_p != r.top_p || r.min_p != r.min_p) bits = BAD_LENGTHS;
+        if (r.top_p != r.top_p) bits = BAD_LENGTHS;
         // NaN is no share at all.
         if (!(r.top_p >= 1.0f)) {
             top_p = r.top_p > 0.0f ? __float2ull_rz(exact::mul(r.top_p, 4294967296.0f)) : 0;
         }
-        floor = r.min_p != r.min_p ? ONE : exact::fixed_probability(r.min_p);
     }
 };
 

@@ -34,19 +34,27 @@ pub(super) fn blocks_for(rows: usize, at_once: impl Fn(u32) -> Result<u32>) -> R
 /// nothing is read. So a long row has a cluster: all of its blocks but one end once they have read,
 /// and blocks of other rows read in their place.
 ///
-/// Two blocks of these kernels fit a multiprocessor, but there they read no faster than one. So a
+/// `sharing` blocks of the kernel fit a multiprocessor, but there they read no faster than one. So a
 /// row has a cluster of [`MAX_CLUSTER`] only if no two blocks need to share a multiprocessor.
-/// 8 requests of `rejection_sample` with rows of 128,256 f32 take 13.0 us with 16 blocks each on an
-/// H100, and 10.5 with 8.
 ///
-/// Plain rows on an H100 (132 multiprocessors), in microseconds with 1, 2 and 4 blocks:
+/// On an H100 (132 multiprocessors), in microseconds with 1, 2 and 4 blocks, plain rows:
 ///
-/// | Rows | 125 KiB a row    | 250 KiB          | 501 KiB             |
-/// |-----:|------------------|------------------|---------------------|
-/// |   96 |                  | 20.6, 20.7, 22.9 | 28.8, 29.0, 29.5    |
-/// |  132 |                  | 23.6, 25.8, 28.0 | 36.9, 38.5, 36.9    |
-/// |  256 | 23.3, 27.0, 33.8 | 39.6, 42.5, 43.6 | 70.4, 65.9, 59.2    |
-/// |  512 |                  | 69.9, 72.9, 76.1 | 116.7, 115.8, 105.9 |
+/// | Rows | 125 KiB a row    | 250 KiB          | 501 KiB           |
+/// |-----:|------------------|------------------|-------------------|
+/// |   96 | 13.5, 14.9, 17.8 | 18.9, 19.1, 20.4 | 26.5, 27.7, 26.8  |
+/// |  132 | 15.2, 16.3, 21.5 | 22.1, 22.7, 24.9 | 34.2, 34.9, 33.9  |
+/// |  256 | 22.3, 25.6, 35.2 | 33.8, 35.9, 38.1 | 62.3, 58.7, 52.6  |
+/// |  512 | 35.3, 42.5, 61.7 | 57.7, 58.9, 66.1 | 100.8, 99.8, 93.6 |
+///
+/// and recovered tokens, whose target and draft are rows of 501 KiB each (`rejection_sample`):
+///
+/// | Requests | Blocks: microseconds                 |
+/// |---------:|--------------------------------------|
+/// |        8 | 8: 10.3, 16: 13.6                    |
+/// |       24 | 2: 16.3, 4: 16.0                     |
+/// |       48 | 1: 25.9, 2: 25.6, 4: 26.9            |
+/// |       64 | 1: 31.0, 2: 30.8, 4: 33.5            |
+/// |      256 | 1: 100.9, 2: 101.9, 4: 101.2, 8: 135 |
 ///
 /// With a `blocks_for_lead` that returns a number at once, `spec-bench sample_logits --device cuda:0
 /// --shape rows=256,vocab=128256,filter=plain,dtype=bf16` times this number of blocks for rows of
@@ -56,12 +64,13 @@ pub(super) fn blocks_for_lead(
     rows: usize,
     bytes: usize,
     multiprocessors: u32,
+    sharing: u32,
     at_once: impl Fn(u32) -> Result<u32>,
 ) -> Result<u32> {
     if rows < multiprocessors as usize {
         return blocks_for(rows, |blocks| {
             let clusters = at_once(blocks)?;
-            Ok(if blocks == MAX_CLUSTER { clusters / 2 } else { clusters })
+            Ok(if blocks == MAX_CLUSTER { clusters / sharing } else { clusters })
         });
     }
     if bytes >= LONG_ROW { largest(SHARING, at_once) } else { Ok(1) }
@@ -93,12 +102,18 @@ mod tests {
             for (rows, expected) in
                 few.into_iter().chain([(132, many), (300, many), (1 << 20, many)])
             {
-                let blocks = blocks_for_lead(rows, bytes, 132, h100).unwrap();
+                let blocks = blocks_for_lead(rows, bytes, 132, 2, h100).unwrap();
                 assert_eq!(blocks, expected, "{rows} rows of {bytes} bytes");
             }
         }
+        // With one block a multiprocessor.
+        let alone = |blocks: u32| Ok([66, 30, 15, 7][blocks.ilog2() as usize - 1]);
+        for (rows, expected) in [(7, 16), (8, 8), (24, 4), (32, 2), (64, 2), (100, 1), (256, 4)] {
+            let blocks = blocks_for_lead(rows, long, 132, 1, alone).unwrap();
+            assert_eq!(blocks, expected, "{rows} rows");
+        }
         let small = |blocks: u32| Ok(if blocks == 2 { 8 } else { 0 });
-        assert_eq!(blocks_for_lead(1000, long, 16, small).unwrap(), 2);
-        assert_eq!(blocks_for_lead(1000, long, 16, |_| Ok(0)).unwrap(), 1);
+        assert_eq!(blocks_for_lead(1000, long, 16, 2, small).unwrap(), 2);
+        assert_eq!(blocks_for_lead(1000, long, 16, 2, |_| Ok(0)).unwrap(), 1);
     }
 }

@@ -102,6 +102,9 @@ pub(super) const HEADER: Header = Header {
 /// Tokens of the largest vocabulary that the plain kernel takes: those of `RaceLead::MAX_GROUPS` groups.
 const MAX_PLAIN: usize = 4096 * 64;
 
+/// Blocks of the plain kernel that fit a multiprocessor.
+const PLAIN_SHARING: u32 = 2;
+
 /// A kernel in whose launch each cluster owns one row.
 struct ByRow {
     function: Function,
@@ -152,7 +155,7 @@ impl Prepared {
             let bytes = plan.vocab() * plan.logits.dtype.size();
             let multiprocessors = cuda.limits().multiprocessors;
             ByRow::new(cuda, &PLAIN, &name, rows, |at_once| {
-                blocks_for_lead(rows, bytes, multiprocessors, at_once)
+                blocks_for_lead(rows, bytes, multiprocessors, PLAIN_SHARING, at_once)
             })
         } else {
             let name = format!("sample_logits_{dtype}");
