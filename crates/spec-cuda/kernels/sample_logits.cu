@@ -381,10 +381,15 @@ INLINE void sample(const Params<T>& p) {
     const bool one = p.draws == 1 && !sampling().weighs() && p.vocab <= RaceShared::IN_ORDER * GROUP;
     const bool whole = options.top_p == 1ull << 32 || first_floor(p, options) == 0;
     if (one && whole && !options.greedy && options.top_k == 0) {
+        const bool tallied = tallies(row, options);
+        if (tallied) Tally::clear(races.groups);
         // The list of the race lies where lists of `few` begin.
         __syncthreads();
         const Draw draw = request.draw(p);
-        if (sample_nucleus(p, index, team, races, shared.race, nucleus, leads, row, share, options, draw)) return;
+        if (sample_nucleus(p, index, team, races, shared.race, nucleus, leads, row, share, options, draw,
+                           tallied)) {
+            return;
+        }
         __syncthreads();
         few.begin();
         team.blocks.sync();

@@ -1,18 +1,23 @@
 // sample_logits of rows in the general kernel that draw one token with top-p as their only filter, or with no
-// filter. The tokens that top-p keeps are not determined. Instead all tokens race, and for the first four
-// tokens to finish the kernel asks whether top-p keeps them. Top-p keeps a token if the weights of the token
-// and of all tokens with smaller logits add up to more than the share of all weights that top-p leaves out.
-// A second reading of the row adds up these weights for the four tokens at once. The first of the four that
-// top-p keeps is the result. If top-p keeps none of them, it keeps no token with a smaller logit either:
-// the race begins again among the tokens whose logits are larger than those of all four.
+// filter. The tokens that top-p keeps are not determined. A tally of weights (sample_logits_tally.cuh) most often
+// tells which tokens top-p surely leaves out: the others race, and the winner is the result if the tally says
+// that top-p surely keeps it.
 //
-//     leading block       first four | ........ add up | ....... decide | first four ...
-//     other blocks          wait     | ........ add up |       wait     |
+// Where the tally tells too little, all tokens race, and for the first four tokens to finish the kernel asks
+// whether top-p keeps them. Top-p keeps a token if the weights of the token and of all tokens with smaller logits
+// add up to more than the share of all weights that top-p leaves out. Another reading of the row adds up these
+// weights for the four tokens at once. The first of the four that top-p keeps is the result. If top-p keeps none
+// of them, it keeps no token with a smaller logit either: the race begins again among the tokens whose logits are
+// larger than those of all four.
+//
+//     leading block       tally | winner, kept? | first four | ........ add up | ....... decide | first four ...
+//     other blocks        tally |        wait                | ........ add up |       wait     |
 //
 // The sums are approximate. Where a sum is too near to the share to decide, the kernel selects exactly.
 #pragma once
 
 #include "sample_logits_lead.cuh"
+#include "sample_logits_tally.cuh"
 
 // Whether a token is kept by a cut, for the race.
 struct KeepsCut {
@@ -51,6 +56,7 @@ struct Nucleus {
     };
 
     struct Shared {
+        Tally::Shared tally;
         Message message;
         Sums of_warps[SELECT_WARPS];
         // In the block that leads: of each block.
@@ -156,12 +162,18 @@ INLINE void tell_all(const Senders& blocks, u64* words, u32 count, Arrivals& arr
     for (u32 i = 0; i < count; ++i) blocks.put(&words[i], &arrivals.word, team.lane, words[i]);
 }
 
+// Whether the kernel tallies the weights of a row that `sample_nucleus` ends.
+template <typename T>
+INLINE bool tallies(const LogitRow<T>& row, const Options& options) {
+    return options.top_p < 1ull << 32 && row.make.mask == nullptr && reinterpret_cast<u64>(row.row) % 16 == 0;
+}
+
 // Returns whether the leading block has written the row's token; otherwise the team selects.
 template <typename T>
 __device__ __noinline__ bool sample_nucleus(const Params<T>& p, u32 index, Team team, RaceShared& races,
                                             Nucleus::Race::Shared& lists, Nucleus::Shared& shared,
                                             Lead::Shared& lead, LogitRow<T> row, const Share share,
-                                            const Options options, Draw draw) {
+                                            const Options options, Draw draw, bool tallied) {
     using Race = Nucleus::Race;
     const Senders& blocks = team.blocks;
     constexpr u32 WORDS = sizeof(Nucleus::Message) / 8;
@@ -182,13 +194,27 @@ __device__ __noinline__ bool sample_nucleus(const Params<T>& p, u32 index, Team 
     const auto draw_noise = [&] {
         race.draw_noise(logits, draw, options.inverse, share, team.piece(), KeepsCut{cut});
     };
+    u32 (&bins)[Tally::BINS] = races.groups;
+    const float octaves = Tally::octaves_of(options.inverse);
+    // The other blocks' tallies are complete when all blocks have arrived, which each block waits for after its own.
+    const auto tally = [&] {
+        if (!tallied) return;
+        const Tally::Sum sum = Tally::add(bins, row.row, p.vocab, race.tops, share, octaves, options.top_p);
+        if (team.lane == 0) shared.tally.of_warps[team.warp] = sum;
+        if (blocks.size > 1) blocks.arrive_prepared();
+    };
+    const auto await_tallies = [&] {
+        if (tallied && blocks.size > 1) blocks.wait_started();
+    };
     draw_noise();
     if (blocks.rank != 0) {
         if (threadIdx.x == 0) lead.answered.expect(sizeof(Nucleus::Message));
         race.send(blocks, lead.arrivals, share, team.piece());
+        tally();
 #pragma unroll 1
         for (u32 phase = 0;; ++phase) {
             lead.answered.wait(phase & 1);
+            if (phase == 0) await_tallies();
             const u64 told = shared.message.order;
             const u32 order = static_cast<u32>(told);
             if (order == Nucleus::DONE || order == Nucleus::SELECT) return order == Nucleus::DONE;
@@ -208,7 +234,9 @@ __device__ __noinline__ bool sample_nucleus(const Params<T>& p, u32 index, Team 
         if (blocks.size > 1) race.expect(lead.arrivals, blocks.size);
         lists.begin();
     }
+    tally();
     if (blocks.size > 1) lead.arrivals.wait(0);
+    await_tallies();
     __syncthreads();
     Race::Front front = race.front(options.inverse, team.pieces());
     const u32 largest_key = front.largest_key;
@@ -217,16 +245,28 @@ __device__ __noinline__ bool sample_nucleus(const Params<T>& p, u32 index, Team 
     u32 phase = 1;
     // An infinite largest logit leaves no weight to any smaller logit.
     const bool led = largest_key > LOWEST_KEY && exact::finite(scale.largest);
+    const bool all = options.top_p == 1ull << 32;
+    Bracket bracket = Bracket::unknown();
+    if (tallied && led) {
+        bracket = Tally::find(bins, shared.tally, team, scale.largest, octaves, options.top_p);
+        if (bracket.least > negative_infinity()) cut = {exact::sort_key(bracket.least), NONE};
+    }
 #pragma unroll 1
     for (u32 attempt = 0; led; ++attempt) {
         const float least = cut.all() ? negative_infinity() : exact::value_of_key(cut.key);
         const Racers<LogitRow<T>, KeepsCut> racers(draw, row, scale, options.floor, least, KeepsCut{cut});
-        if (options.top_p == 1ull << 32) {
+        if (all || (attempt == 0 && bracket.known)) {
             const u32 token = static_cast<u32>(race.winner(racers, team.pieces(), front.early));
-            order = Nucleus::DONE;
-            // Where the logits change during the call, there may be none.
-            if (threadIdx.x == 0) write_token(p, index, 0, token < p.vocab ? token : 0, 0.0f);
-            break;
+            if (all || (token < p.vocab && bracket.keeps(row.entry(token), octaves))) {
+                order = Nucleus::DONE;
+                // Where the logits change during the call, there may be none.
+                if (threadIdx.x == 0) write_token(p, index, 0, token < p.vocab ? token : 0, 0.0f);
+                break;
+            }
+            // All have read the lists.
+            __syncthreads();
+            if (threadIdx.x == 0) lists.begin();
+            __syncthreads();
         }
         const u32 count = race.first_few(racers, team.pieces(), front.early);
         if (count == 0 || attempt == Nucleus::ATTEMPTS) break;
