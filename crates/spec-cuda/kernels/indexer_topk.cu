@@ -15,7 +15,7 @@
 template <typename T, bool BY_BOUND>
 INLINE void select(const Params& p) {
     const Cluster team;
-    const u64 row = blockIdx.x / team.size;
+    const u64 row = blockIdx.x >> spread_of(team);
     u32 start = 0;
     u32 bits = 0;
     if (p.starts.data != nullptr) {
@@ -61,5 +61,5 @@ INLINE void by_bound(const Params& p) {
 
 SPEC_KERNEL(indexer_topk_digits_f32, by_digits<float>, Params, MAX_THREADS)
 SPEC_KERNEL(indexer_topk_digits_half, by_digits<Half>, Params, MAX_THREADS)
-SPEC_KERNEL(indexer_topk_bound_f32, by_bound<float>, Params, MAX_THREADS)
-SPEC_KERNEL(indexer_topk_bound_half, by_bound<Half>, Params, MAX_THREADS)
+SPEC_KERNEL(indexer_topk_bound_f32, by_bound<float>, Params, BOUND_THREADS)
+SPEC_KERNEL(indexer_topk_bound_half, by_bound<Half>, Params, BOUND_THREADS)

@@ -1,32 +1,51 @@
 // indexer_topk by a bound: a block's piece of the row, the tile of it that the block reads first,
-// and the bound, a key that hopefully at least k scores of the row reach. A score reaches the bound
-// if its key is not smaller. indexer_topk_listed.cuh has the design.
+// and the bound, a key that hopefully all those of the row's k best scores reach that are in the
+// piece. A score reaches a key if its own key is not smaller. indexer_topk_listed.cuh has the design.
 #pragma once
 
 #include "indexer_topk_digits.cuh"
 
-// Vectors of 16 bytes that a thread has in registers. A tile has those of all threads.
-constexpr u32 AHEAD = 4;
+// Scores that a thread has in registers, one for each bit of a word. A tile has those of all
+// threads.
+constexpr u32 OF_TILE = 32;
+// The vectors of 16 bytes that have these scores.
+template <typename T>
+constexpr u32 AHEAD = OF_TILE / Pack<T>::N;
+template <typename T>
+using Tile = Pack<T>[AHEAD<T>];
+// Vectors of each thread that are on their way to shared memory at any time, and the tiles that
+// these vectors make.
+constexpr u32 STAGED = 8;
+template <typename T>
+constexpr u32 STAGES = STAGED / AHEAD<T>;
+// The largest number of threads. A warp that finds its share of a small task takes the time of a
+// warp that finds a large share, so few warps that have many scores each are faster.
+constexpr u32 BOUND_THREADS = 512;
+// Vectors of a group whose maximum counts, unless each vector is a group.
+constexpr u32 OF_GROUP = 4;
+// The chosen scores are counted in so many groups at most.
+constexpr u32 GROUPS = 2 * BINS;
 // The key of -inf and of NaN, the smallest of all.
 constexpr u32 LOWEST = 0x007FFFFFu;
 
-// Arrays in dynamic shared memory: the listed vectors, and the number of each; the listed scores of
-// this block, and the bit of each (apart from the scores, because other blocks read only the
-// scores); a bit for each score of the piece. When the vectors and their numbers are no longer
-// needed, the keys of the listed scores of all blocks take their place.
-INLINE uint4* vectors() { return reinterpret_cast<uint4*>(words()); }
+// Arrays in dynamic shared memory: the tiles that are on their way; the listed scores of this
+// block, and the bit of each (apart from the scores, because other blocks read only the scores); a
+// bit for each score of the piece. When the piece has been read, the keys of the listed scores of
+// all blocks take the place of the tiles.
+INLINE u32 staged_words() { return 4 * STAGED * blockDim.x; }
+INLINE uint4* staged() { return reinterpret_cast<uint4*>(words()); }
 INLINE u32* taken() { return words(); }
-INLINE u32* vector_numbers(const Params& p) { return words() + 4 * p.candidates; }
-INLINE float* listed(const Params& p) {
-    return reinterpret_cast<float*>(words() + 5 * p.candidates);
-}
-INLINE u32* listed_bits(const Params& p) { return words() + 6 * p.candidates; }
-INLINE u32* score_bits(const Params& p) { return words() + 7 * p.candidates; }
+INLINE float* listed() { return reinterpret_cast<float*>(words() + staged_words()); }
+INLINE u32* listed_bits(const Params& p) { return words() + staged_words() + p.candidates; }
+INLINE u32* score_bits(const Params& p) { return words() + staged_words() + 2 * p.candidates; }
 
-// A block has 512 threads or 1024; the compiler does not know that this number is a power of two.
+// A block has 256 threads or 512; the compiler does not know that this number is a power of two.
 INLINE u32 warps() { return blockDim.x / WARP; }
 INLINE u32 over_threads(u32 count) { return count >> (31 - __clz(blockDim.x)); }
-INLINE u32 tile_vectors() { return AHEAD * blockDim.x; }
+template <typename T>
+INLINE u32 tile_vectors() {
+    return AHEAD<T> * blockDim.x;
+}
 
 // The sum of `own` over the threads before this one. `total` is the sum over the block.
 INLINE u32 thread_place(u32& turn, u32 own, u32& total) {
@@ -50,34 +69,56 @@ INLINE void clear(u32* from, u32 count) {
     }
 }
 
+INLINE u32 sum_of_four(const u32* from) {
+    const uint4 four = *reinterpret_cast<const uint4*>(from);
+    return four.x + four.y + four.z + four.w;
+}
+
 // Searches the bins from the largest one down. `before` is the number of keys in the bins above a
 // bin, and `count` the number of keys in this bin. Calls found(bin, before, count) for each bin
 // that is not empty and has before < limit and before + count >= least.
 template <typename Found>
 INLINE void search_bins(u32& turn, u32 least, u32 limit, Found found) {
-    constexpr u32 N = 4;
-    const bool has_bins = threadIdx.x < BINS / N;
-    const u32 top = has_bins ? BINS - N * (threadIdx.x + 1) : 0;
+    const u32 of_thread = over_threads(BINS);
+    const u32 top = BINS - of_thread * (threadIdx.x + 1);
     const u32* const bins = shared().bins[0] + top;
-    const uint4 four = *reinterpret_cast<const uint4*>(bins);
-    const u32 own = has_bins ? four.x + four.y + four.z + four.w : 0;
+    u32 own = 0;
+#pragma unroll 1
+    for (u32 j = 0; j < of_thread; j += 4) own += sum_of_four(bins + j);
     u32 total;
     u32 before = thread_place(turn, own, total);
-    if (!has_bins || before >= limit || before + own < least) return;
+    if (before >= limit || before + own < least) return;
 #pragma unroll 1
-    for (u32 j = N; j-- > 0;) {
+    for (u32 j = of_thread; j-- > 0;) {
         const u32 count = bins[j];
         if (count != 0 && before < limit && before + count >= least) found(top + j, before, count);
         before += count;
     }
 }
 
+// ---- copies to shared memory ---------------------------------------------------
+
+// Copies a vector without passing through registers or the first cache.
+INLINE void copy_past_cache(uint4* to, const uint4* from) {
+    const u32 place = static_cast<u32>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(place), "l"(from) : "memory");
+}
+
+// Ends a group of copies, which may have none.
+INLINE void end_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until only the youngest N groups of this thread are on their way.
+template <u32 N>
+INLINE void await_all_copies_but() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
 // ---- a block's piece ----------------------------------------------------------
 
 // The part of a row that a block reads, in vectors (see AlignedRow). A warp reads chunks of 32
-// neighbouring vectors. The piece is cut into AHEAD * warps() runs of `tiles` neighbouring chunks: each
-// warp has AHEAD of these runs, which it reads side by side. Tile t of the block has chunk t of every
-// run, so that a tile is spread evenly over the piece.
+// neighbouring vectors. The piece is cut into AHEAD<T> * warps() runs of `tiles` neighbouring
+// chunks: each warp has AHEAD<T> of these runs, which it reads side by side. Tile t of the block
+// has chunk t of every run, so that a tile is spread evenly over the piece.
 template <typename T>
 struct SlottedPiece : AlignedRow<T> {
     using Row = AlignedRow<T>;
@@ -86,8 +127,7 @@ struct SlottedPiece : AlignedRow<T> {
     using Row::length;
     using Row::row;
     static constexpr u32 N = Row::N;
-    // Vectors whose entries have one word of bits together.
-    static constexpr u32 OF_WORD = 32 / N;
+    static constexpr u32 STAGES = ::STAGES<T>;
 
     // Vector 0.
     const uint4* vectors_from;
@@ -108,7 +148,7 @@ struct SlottedPiece : AlignedRow<T> {
           lowest(lowest) {
         const u32 vectors = Row::vectors();
         const u32 chunks = (vectors + WARP - 1) / WARP;
-        tiles = over_threads(((chunks - 1) >> spread) * (WARP / AHEAD)) + 1;
+        tiles = over_threads(((chunks - 1) >> spread) * (WARP / AHEAD<T>)) + 1;
         begin = WARP * (chunks * team.rank >> spread);
         end = min(WARP * (chunks * (team.rank + 1) >> spread), vectors);
         whole_begin = max(begin, lead > 0 ? 1 : 0);
@@ -126,38 +166,66 @@ struct SlottedPiece : AlignedRow<T> {
         return begin + WARP * ((a * warps() + threadIdx.x / WARP) * tiles + tile) + lane_id();
     }
 
-    // Loads a vector that is among the first `count` whole vectors. The entries of others are -inf
-    // instead: the vectors at the ends of a row are read separately.
-    INLINE Pack<T> load_of(u32 count, u32 v) const {
+    // The entries of a vector that is not whole are -inf here: the vectors at the ends of a row are
+    // read separately.
+    INLINE Pack<T> none() const {
         Pack<T> pack;
         pack.raw = make_uint4(lowest, lowest, lowest, lowest);
-        if (v - whole_begin < count) pack.raw = __ldg(vectors_from + v);
         return pack;
     }
 
-    INLINE Pack<T> load(u32 v) const { return load_of(whole_count, v); }
-
-    INLINE void load_tile(Pack<T> (&packs)[AHEAD]) const {
-#pragma unroll
-        for (u32 a = 0; a < AHEAD; a++) packs[a] = load(vector(0, a));
+    INLINE Pack<T> load(u32 v) const {
+        Pack<T> pack = none();
+        if (whole(v)) pack.raw = __ldg(vectors_from + v);
+        return pack;
     }
 
-    // Calls visit(pack, vector) for all vectors of the piece. `packs` has the first tile.
+    // Where vector `a` of this thread in a tile arrives. A thread reads only what it asked for.
+    INLINE uint4* place(u32 tile, u32 a) const {
+        return staged() + (tile % STAGES * AHEAD<T> + a) * blockDim.x + threadIdx.x;
+    }
+
+    // Asks for vector v of a tile, if the piece has this tile.
+    INLINE void ask(u32 tile, u32 a, u32 v) const {
+        if (tile < tiles && whole(v)) copy_past_cache(place(tile, a), vectors_from + v);
+        end_of_copies();
+    }
+
+    INLINE void load_first(Tile<T>& packs) const {
+#pragma unroll
+        for (u32 a = 0; a < AHEAD<T>; a++) packs[a] = load(vector(0, a));
+    }
+
+    // Loads the first tile, and asks for the tiles after it.
+    INLINE void start(Tile<T>& packs) const {
+        load_first(packs);
+        if (tiles == 1) return;
+#pragma unroll
+        for (u32 t = 1; t <= STAGES; t++) {
+#pragma unroll
+            for (u32 a = 0; a < AHEAD<T>; a++) ask(t, a, vector(t, a));
+        }
+    }
+
+    // Calls visit(packs, vector, stride) for each tile, after `start`: packs[a] has the entries of
+    // vector + a * stride. All lanes of a warp call it together. Leaves the last tile in `packs`.
     template <typename Visit>
-    INLINE void each(Pack<T> (&packs)[AHEAD], Visit visit) const {
+    INLINE void each(Tile<T>& packs, Visit visit) const {
         const u32 stride = blockDim.x * tiles;
         u32 first = vector(0, 0);
 #pragma unroll 1
-        for (u32 t = 1; t <= tiles; t++) {
-            const u32 count = t < tiles ? whole_count : 0;
-#pragma unroll
-            for (u32 a = 0; a < AHEAD; a++) {
-                const Pack<T> pack = packs[a];
-                const u32 v = first + a * stride;
-                packs[a] = load_of(count, v + WARP);
-                visit(pack, v);
-            }
+        for (u32 t = 1;; t++) {
+            visit(packs, first, stride);
+            if (t == tiles) return;
             first += WARP;
+#pragma unroll
+            for (u32 a = 0; a < AHEAD<T>; a++) {
+                const u32 v = first + a * stride;
+                await_all_copies_but<STAGED - 1>();
+                packs[a] = none();
+                if (whole(v)) packs[a].raw = *place(t, a);
+                ask(t + STAGES, a, v + STAGES * WARP);
+            }
         }
     }
 
@@ -185,17 +253,15 @@ struct SlottedPiece : AlignedRow<T> {
 INLINE u32 lowest_of(const float*, bool) { return 0xFF800000u; }
 INLINE u32 lowest_of(const Half*, bool brain) { return brain ? 0xFF80FF80u : 0xFC00FC00u; }
 
-// The larger of two numbers. If one of them is a NaN, the result is NaN with OR_NAN, and else the
-// other one.
-template <bool OR_NAN>
-INLINE float larger(float x, float y) {
-    if (!OR_NAN) return fmaxf(x, y);
+// The larger of two numbers, or NaN if one of them is.
+INLINE float larger_or_nan(float x, float y) {
     float either;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(either) : "f"(x), "f"(y));
     return either;
 }
 
-// The larger ones of two pairs of scores of 16 bits.
+// The larger ones of two pairs of scores of 16 bits. If one of two scores is a NaN, the result is
+// NaN with OR_NAN, and else the other one.
 template <bool OR_NAN>
 INLINE u32 larger_pair(u32 x, u32 y, bool brain) {
     u32 pair;
@@ -215,22 +281,167 @@ INLINE u32 larger_pair(u32 x, u32 y, bool brain) {
     return pair;
 }
 
-// The largest entry of a vector. If an entry is a NaN, the result is NaN with OR_NAN, and else the
-// largest number, or NaN if there is none.
-template <bool OR_NAN>
-INLINE float largest(const Pack<float>& pack, bool) {
-    return larger<OR_NAN>(larger<OR_NAN>(pack.items[0], pack.items[1]),
-                          larger<OR_NAN>(pack.items[2], pack.items[3]));
+// The largest f16 or bf16 that is not above `x`, twice. A score is above this number if it is
+// above `x`.
+INLINE u32 pair_not_above(float x, bool brain) {
+    u32 bits;
+    if (brain) {
+        bits = __float_as_uint(x);
+        // Without its lower half, a negative number would be larger than before.
+        if (x < 0) bits += 0xFFFF;
+        bits >>= 16;
+    } else {
+        bits = __half_as_ushort(__float2half_rd(x));
+    }
+    return bits | bits << 16;
 }
 
-template <bool OR_NAN>
-INLINE float largest(const Pack<Half>& pack, bool brain) {
-    const u32 first = larger_pair<OR_NAN>(pack.raw.x, pack.raw.y, brain);
-    const u32 second = larger_pair<OR_NAN>(pack.raw.z, pack.raw.w, brain);
-    const u32 pair = larger_pair<OR_NAN>(first, second, brain);
-    return larger<OR_NAN>(Half::wide(static_cast<u16>(pair), brain),
-                          Half::wide(static_cast<u16>(pair >> 16), brain));
+// Which scores of a pair are above those of another pair: 16 equal bits for each.
+template <bool BRAIN>
+INLINE u32 above_pair(u32 x, u32 y) {
+    if (BRAIN) {
+        return __hgt2_mask(*reinterpret_cast<const __nv_bfloat162*>(&x),
+                           *reinterpret_cast<const __nv_bfloat162*>(&y));
+    }
+    return __hgt2_mask(*reinterpret_cast<const __half2*>(&x),
+                       *reinterpret_cast<const __half2*>(&y));
 }
+
+// Word `w` of a vector; `w` is known at compile time.
+template <typename T>
+INLINE u32 word_of(const Pack<T>& pack, u32 w) {
+    return w == 0 ? pack.raw.x : w == 1 ? pack.raw.y : w == 2 ? pack.raw.z : pack.raw.w;
+}
+
+INLINE u32 nth(const u32 (&words)[1], u32) { return words[0]; }
+
+// Word n of COUNT words. Each step leaves half of the words, because registers have no index.
+template <u32 COUNT>
+INLINE u32 nth(const u32 (&words)[COUNT], u32 n) {
+    const bool upper = n & COUNT / 2;
+    u32 half[COUNT / 2];
+#pragma unroll
+    for (u32 w = 0; w < COUNT / 2; w++) half[w] = upper ? words[COUNT / 2 + w] : words[w];
+    return nth(half, n);
+}
+
+// Word n of what a thread has of a tile.
+template <typename T>
+INLINE u32 nth_word(const Tile<T>& packs, u32 n) {
+    u32 words[4 * AHEAD<T>];
+#pragma unroll
+    for (u32 w = 0; w < 4 * AHEAD<T>; w++) words[w] = word_of(packs[w / 4], w % 4);
+    return nth(words, n);
+}
+
+// The largest number of a vector, or NaN if there is none.
+INLINE float largest(const Pack<float>& pack, bool) {
+    return fmaxf(fmaxf(pack.items[0], pack.items[1]), fmaxf(pack.items[2], pack.items[3]));
+}
+
+INLINE float largest(const Pack<Half>& pack, bool brain) {
+    const u32 first = larger_pair<false>(pack.raw.x, pack.raw.y, brain);
+    const u32 second = larger_pair<false>(pack.raw.z, pack.raw.w, brain);
+    const u32 pair = larger_pair<false>(first, second, brain);
+    return fmaxf(Half::wide(static_cast<u16>(pair), brain),
+                 Half::wide(static_cast<u16>(pair >> 16), brain));
+}
+
+// What a thread compares the scores of its tiles with, and the largest one of these scores so far.
+template <typename T>
+struct Filter;
+
+template <>
+struct Filter<float> {
+    float least;
+    float most;
+
+    INLINE Filter(float bound, bool) : least(bound), most(negative_infinity()) {}
+
+    // Lets no score pass from now on.
+    INLINE void close() { least = infinity(); }
+
+    // Which scores of a tile are above the bound, one bit for each score.
+    INLINE u32 pass(const Tile<float>& packs) {
+        u32 bits = 0;
+#pragma unroll
+        for (u32 i = 0; i < OF_TILE; i++) {
+            if (packs[i / 4].items[i % 4] > least) bits |= 1u << i;
+        }
+#pragma unroll
+        for (u32 a = 0; a < AHEAD<float>; a++) {
+            const float(&x)[4] = packs[a].items;
+            const float best = larger_or_nan(larger_or_nan(x[0], x[1]), larger_or_nan(x[2], x[3]));
+            most = larger_or_nan(most, best);
+        }
+        return bits;
+    }
+
+    // The largest score, or NaN if there is one.
+    INLINE float greatest() const { return most; }
+
+    // The score of a bit.
+    INLINE static float score(const Tile<float>& packs, u32 bit, bool) {
+        return __uint_as_float(nth_word(packs, bit));
+    }
+
+    // The vector of a bit, and the place of the score in the vector.
+    INLINE static u32 vector(u32 bit) { return bit / 4; }
+    INLINE static u32 entry(u32 bit) { return bit % 4; }
+};
+
+// Pairs of scores are compared, without conversion.
+template <>
+struct Filter<Half> {
+    static constexpr u32 WORDS = OF_TILE / 2;
+
+    u32 least;
+    u32 most;
+    bool brain;
+
+    INLINE Filter(float bound, bool brain)
+        : least(pair_not_above(bound, brain)),
+          most(pair_not_above(negative_infinity(), brain)),
+          brain(brain) {}
+
+    INLINE void close() { least = pair_not_above(infinity(), brain); }
+
+    template <bool BRAIN>
+    INLINE u32 pass_pairs(const Tile<Half>& packs) {
+        u32 bits = 0;
+#pragma unroll
+        for (u32 w = 0; w < WORDS; w++) {
+            const u32 pair = word_of(packs[w / 4], w % 4);
+            bits |= above_pair<BRAIN>(pair, least) & (1u << w | 1u << (WORDS + w));
+        }
+#pragma unroll
+        for (u32 a = 0; a < AHEAD<Half>; a++) {
+            const uint4& x = packs[a].raw;
+            const u32 best = larger_pair<true>(larger_pair<true>(x.x, x.y, BRAIN),
+                                               larger_pair<true>(x.z, x.w, BRAIN), BRAIN);
+            most = larger_pair<true>(most, best, BRAIN);
+        }
+        return bits;
+    }
+
+    // Bit w is that of the lower score of word w, and bit WORDS + w that of the upper score.
+    INLINE u32 pass(const Tile<Half>& packs) {
+        return brain ? pass_pairs<true>(packs) : pass_pairs<false>(packs);
+    }
+
+    INLINE float greatest() const {
+        return larger_or_nan(Half::wide(static_cast<u16>(most), brain),
+                            Half::wide(static_cast<u16>(most >> 16), brain));
+    }
+
+    INLINE static float score(const Tile<Half>& packs, u32 bit, bool brain) {
+        const u32 pair = nth_word(packs, bit % WORDS);
+        return Half::wide(static_cast<u16>(bit < WORDS ? pair : pair >> 16), brain);
+    }
+
+    INLINE static u32 vector(u32 bit) { return bit % WORDS / 4; }
+    INLINE static u32 entry(u32 bit) { return bit % 4 * 2 + bit / WORDS; }
+};
 
 // ---- the bound ----------------------------------------------------------------
 
@@ -248,6 +459,17 @@ INLINE void tell(const Cluster& team, u32* here, u32 block, u32 word) {
         : "r"(static_cast<u32>(__cvta_generic_to_shared(here))), "r"(block));
     asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(there), "r"(word) : "memory");
 #endif
+}
+
+// A barrier of the team that makes what all threads have stored in the shared memory of their own
+// block visible to the other blocks.
+INLINE void sync_shared(const Cluster& team) {
+    if (team.size == 1) {
+        __syncthreads();
+        return;
+    }
+    Senders().arrive_prepared();
+    team.wait();
 }
 
 // Arrives at the barrier of the team without ordering memory. Says that this block has started, or
@@ -275,30 +497,50 @@ INLINE void sync_told(const Cluster& team) {
     team.wait();
 }
 
-// What a block asks of the tile that it has in registers.
+// What is asked of the first tiles of a team, or of a block.
 struct Sample {
-    // The bound is a key that so many maxima of groups of all tiles reach.
+    // The bound is a key that so many maxima of groups of the tiles reach.
     u32 rank;
-    // Whether each vector is a group; else all vectors of a thread are one group.
+    // Whether each vector is a group; else OF_GROUP vectors of a thread are one group.
     bool fine;
     // Whether there are enough groups.
     bool suits;
 
+    // The tiles have `vectors` vectors of the row, and room for `room` vectors.
+    INLINE Sample(u32 vectors, u32 room, u32 rank) : rank(rank) {
+        fine = 2 * rank > min(vectors, room / OF_GROUP);
+        suits = 4 * rank <= 3 * min(vectors, room);
+    }
+
     template <typename T>
-    INLINE Sample(const SlottedPiece<T>& piece, u32 spread, u32 rank) : rank(rank) {
-        const u32 vectors = piece.vectors() / piece.tiles;
-        fine = 2 * rank > min(vectors, blockDim.x << spread);
-        suits = 4 * rank <= 3 * min(vectors, tile_vectors() << spread);
+    INLINE static Sample of_team(const SlottedPiece<T>& piece, u32 spread, u32 rank) {
+        return Sample(piece.vectors() / piece.tiles, tile_vectors<T>() << spread, rank);
+    }
+
+    template <typename T>
+    INLINE static Sample of_block(const SlottedPiece<T>& piece, u32 spread, u32 rank) {
+        return Sample((piece.vectors() / piece.tiles) >> spread, tile_vectors<T>(), rank);
     }
 };
 
-// The first rank. If the tiles have the whole row, at least k scores reach the bound. Otherwise,
-// about (rank * tiles) scores reach it. These are fewer than k only if the tiles have `rank` of the
-// k best scores. By chance the tiles have `mean` of these, and the rank is at least 4.4 standard
-// deviations more than that. A larger rank would make the lists longer.
-INLINE u32 first_rank(u32 k, u32 tiles) {
-    const u32 mean = k / tiles;
-    return tiles == 1 ? k : mean + mean / 8 + 40;
+// The first rank of a sample that has one of `parts` equal parts of the row. If it has the whole
+// row, at least k scores reach the bound. Otherwise, about (rank * parts) scores of the row reach
+// it. These are fewer than k only if the sample has `rank` of the k best scores. By chance the
+// sample has `mean` of these, and the rank is at least 4.4 standard deviations more than that. A
+// larger rank would make the lists longer.
+INLINE u32 first_rank(u32 k, u32 parts) {
+    const u32 mean = k / parts;
+    return parts == 1 ? k : mean + mean / 8 + 40;
+}
+
+// What a block of a team asks of its own tile. With a larger rank than the first one, most rows
+// whose scores grow or fall by one standard deviation along the row need no second bound.
+template <typename T>
+INLINE Sample own_sample(const SlottedPiece<T>& piece, u32 k, u32 spread) {
+    const u32 parts = piece.tiles << spread;
+    const Sample least = Sample::of_block(piece, spread, first_rank(k, parts));
+    const Sample more = Sample::of_block(piece, spread, least.rank + k / parts * 5 / 8);
+    return spread > 0 && more.suits && more.fine == least.fine ? more : least;
 }
 
 // A block tells the others, for several counts, the largest key that so many of its own keys reach.
@@ -338,6 +580,15 @@ INLINE void tell_reached(u32 rank, const Cluster& team, u32 spread, u32 low, u32
     }
 }
 
+// Ends the search for a bound: clears the bins, and returns the key of a number or of an infinity.
+// s.bound has the bound.
+INLINE u32 found_bound() {
+    clear(shared().bins[0], BINS);
+    __syncthreads();
+    // No score has the key of -0, so the key of 0 is as good.
+    return exact::sort_key(exact::value_of_key(max(shared().bound, LOWEST)));
+}
+
 // The new bound: the largest of the told keys that `rank` keys of the team reach, and not less than
 // the bound so far, s.bound. The result is the key of a number or of an infinity. Clears the bins.
 INLINE u32 common_bound(u32 rank, const Cluster& team, u32 spread) {
@@ -362,32 +613,48 @@ INLINE u32 common_bound(u32 rank, const Cluster& team, u32 spread) {
         const u32 sum = __reduce_add_sync(ALL_LANES, key > 0 ? has : 0);
         if (lane == 0 && sum >= rank) atomicMax(&s.bound, key);
     }
-    clear(s.bins[0], BINS);
-    __syncthreads();
-    // No score has the key of -0, so the key of 0 is as good.
-    return exact::sort_key(exact::value_of_key(max(s.bound, LOWEST)));
+    return found_bound();
 }
 
-// The bound that the tiles of all blocks give.
+// The bins of a block's maxima: bin 0 begins at key `low`.
+struct Maxima {
+    u32 low;
+    u32 shift;
+    // The number of the maxima, in bins and below.
+    u32 all;
+};
+
+// Counts the maxima of the groups of this block's tile in bins. Maxima that are in no bin are below
+// the first bin; not more than half of the maxima are, unless fewer than 2 * `wanted` are there.
 template <typename T>
-INLINE u32 find_bound(const Params& p, const Cluster& team, u32 spread, const Sample& sample,
-                      const Pack<T> (&packs)[AHEAD], u32& turn) {
+INLINE Maxima count_maxima(const Params& p, const Tile<T>& packs, bool fine, u32 wanted) {
     Shared& s = shared();
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
-    float best[AHEAD];
+    float best[AHEAD<T>];
 #pragma unroll
-    for (u32 a = 0; a < AHEAD; a++) best[a] = largest<false>(packs[a], p.brain);
-    const float max_entry = fmaxf(fmaxf(best[0], best[1]), fmaxf(best[2], best[3]));
-    if (!sample.fine) best[0] = max_entry;
-    const u32 of_thread = sample.fine ? AHEAD : 1;
+    for (u32 a = 0; a < AHEAD<T>; a++) best[a] = largest(packs[a], p.brain);
+    if (!fine) {
+#pragma unroll
+        for (u32 a = 0; a < AHEAD<T>; a++) {
+            if (a % OF_GROUP != 0) best[a / OF_GROUP] = fmaxf(best[a / OF_GROUP], best[a]);
+            else best[a / OF_GROUP] = best[a];
+        }
+    }
+    const u32 of_thread = fine ? AHEAD<T> : AHEAD<T> / OF_GROUP;
+    float max_entry = best[0];
+    float min_entry = best[0];
+#pragma unroll
+    for (u32 a = 1; a < AHEAD<T>; a++) {
+        if (a >= of_thread) break;
+        max_entry = fmaxf(max_entry, best[a]);
+        min_entry = fminf(min_entry, best[a]);
+    }
     u32 max_key = exact::sort_key(max_entry);
-    u32 least = exact::sort_key(sample.fine ? fminf(fminf(best[0], best[1]),
-                                                    fminf(best[2], best[3]))
-                                            : max_entry);
+    u32 least = exact::sort_key(min_entry);
     // With many groups, the range that the bins divide starts at a key that most maxima are above,
     // so that bins are narrower. Maxima below this key are not counted.
-    if (of_thread * blockDim.x >= 2 * least_count(sample.rank, team, spread)) {
+    if (of_thread * blockDim.x >= 2 * wanted) {
 #pragma unroll
         for (u32 step = 8; step < WARP; step *= 2) {
             least = max(least, __shfl_xor_sync(ALL_LANES, least, step));
@@ -405,16 +672,47 @@ INLINE u32 find_bound(const Params& p, const Cluster& team, u32 spread, const Sa
     least = min(__reduce_min_sync(ALL_LANES, s.lowest[of_lane]), max_key);
     const u32 shift = shift_of(max_key - least);
 #pragma unroll
-    for (u32 a = 0; a < AHEAD; a++) {
+    for (u32 a = 0; a < AHEAD<T>; a++) {
         if (a >= of_thread) break;
         const u32 key = exact::sort_key(best[a]);
         if (key >= least) atomicAdd(&s.bins[0][(key - least) >> shift], 1u);
     }
     __syncthreads();
-    // A block must not write to the shared memory of a block that has not started.
+    return {least, shift, of_thread * blockDim.x};
+}
+
+// The bound that this block's tile gives, which other blocks need not know.
+template <typename T>
+INLINE u32 own_bound(const Params& p, const Sample& sample, const Tile<T>& packs,
+                     u32& turn) {
+    const Maxima maxima = count_maxima(p, packs, sample.fine, sample.rank);
+    search_bins(turn, sample.rank, sample.rank, [&](u32 bin, u32, u32) {
+        shared().bound = maxima.low + (bin << maxima.shift);
+    });
+    __syncthreads();
+    return found_bound();
+}
+
+// Empties the list, which no other block reads any longer. A barrier follows.
+INLINE void forget_list() {
+    if (threadIdx.x == 0) shared().own.count = shared().own.largest = 0;
+}
+
+// The bound that the tiles of all blocks give. Not inlined, because most rows never need it.
+template <typename T>
+__device__ __noinline__ u32 team_bound(const Params& p, const SlottedPiece<T> piece, u32 spread,
+                                       const Sample sample, u32& turn) {
+    const Cluster team;
+    Tile<T> packs;
+    piece.load_first(packs);
+    const u32 wanted = least_count(sample.rank, team, spread);
+    const Maxima maxima = count_maxima(p, packs, sample.fine, wanted);
+    // A block must not write to the shared memory of a block that has not started, or that reads
+    // what it was told before.
     team.wait();
+    forget_list();
     // Maxima that are in no bin reach key 1, because every score does.
-    tell_reached(sample.rank, team, spread, least, shift, of_thread * blockDim.x, 1, turn);
+    tell_reached(sample.rank, team, spread, maxima.low, maxima.shift, maxima.all, 1, turn);
     sync_told(team);
     return common_bound(sample.rank, team, spread);
 }

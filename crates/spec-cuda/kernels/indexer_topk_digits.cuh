@@ -37,6 +37,15 @@ constexpr u32 LEVELS = 5;
 // Up to this number of keys, comparing all of them with each other is faster than counting digits.
 constexpr u32 FEW = 128;
 
+// What the other blocks read of a block's list: the number of its scores; a key that none of them
+// exceeds; and the key that they are above.
+struct alignas(16) Listed {
+    u32 count;
+    u32 largest;
+    u32 bound;
+    u32 unused;
+};
+
 struct Shared {
     u32 bins[PASSES][BINS];
     u32 coarse[PASSES][COARSE];
@@ -51,17 +60,13 @@ struct Shared {
     // By a bound, from here on. The least and the largest maximum of the groups of each warp.
     u32 lowest[WARP];
     u32 highest[WARP];
-    // Told by each block: for each level, the key that so many of its keys reach; its largest key;
-    // how many scores it has listed; and how many of its scores equal the bound.
+    // Told by each block: for each level, the key that so many of its keys reach; and how many of
+    // its scores equal the bound.
     u32 reached[LEVELS][MAX_CLUSTER];
-    u32 largest[MAX_CLUSTER];
-    u32 counts[MAX_CLUSTER];
     u32 ties[MAX_CLUSTER];
+    Listed own;
     // What this block tells the others.
     u32 own_reached[LEVELS];
-    u32 own_largest;
-    u32 own_vectors;
-    u32 own_count;
     u32 own_ties;
     u32 bound;
     // The bin in which the cut is, how many keys of the bin stay, and how many keys it has.
@@ -76,10 +81,13 @@ struct Shared {
     // The scores that the blocks before this one choose: how many are above the cut (in the upper
     // 16 bits) and how many equal it, among the listed scores.
     u32 before;
-    u32 unused;
+    u32 unused[2];
 };
 
 static_assert(sizeof(Shared) % 16 == 0 && sizeof(Shared) <= 28 * 1024);
+
+// A team has 1 << spread blocks.
+INLINE u32 spread_of(const Cluster& team) { return 31 - __clz(team.size); }
 
 // Dynamic shared memory starts with a `Shared`; the candidates follow. Functions call `shared` and
 // `words` instead of taking pointers, so that the compiler knows that each access is to shared

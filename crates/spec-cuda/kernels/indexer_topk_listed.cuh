@@ -2,156 +2,114 @@
 //
 //     row      | piece                 | piece                 |     read once
 //     tile     |  =   =   =   =   =   =|  =   =   =   =   =   =|     read first, and kept in registers
-//     bound    a key, the same for all blocks, from the maxima of groups of the tiles
-//     lists    the vectors with a score above the bound, and then these scores, in any order, in
-//              shared memory
+//     bound    a key for each block, from the maxima of groups of its tile
+//     lists    the scores of a block above its bound, in any order, in shared memory
 //     cut      the key of the k-th best, which each block finds among the keys of all lists
 //     bits     one for each score of the piece: whether the score is chosen
 //
-// Every block first reads a tile of its piece, and finds the maximum of each group of some 16
-// scores of the tile. If the tiles have the whole row, the bound is a key that k of all maxima
-// reach, so at least k scores reach it. Otherwise the bound is a guess from a lower rank
-// (`first_rank`).
-// To find it, each block counts its own maxima in bins that divide the range of the keys. It tells
-// the other blocks the largest key that its share of the rank reaches, and the keys for twice and
-// four times as many, and so on. The bound is the largest of these keys that enough maxima of the
-// whole team reach.
+// Every block first reads a tile of its piece, and finds the maximum of each group of 4 to
+// 32 scores of the tile. The bound of the block is a key that so many of these maxima reach as the
+// tile probably has of the k best scores, and some more (`first_rank`). A block counts its maxima
+// in bins that divide the range of the keys, and asks no other block.
 //
-// Each block then compares the largest score of each vector with the bound, for the tile in
-// registers and for the other vectors as they are read, and lists the vectors that have a score
-// above it. Hardly any thread waits for another one in this long part. Only the scores of these
-// vectors are compared one by one and listed. When all blocks have listed their scores, each block
-// copies the keys of all lists, and so finds the same cut. The list gives the bits of a block's
-// chosen scores, and the bits give the order of the positions.
+// Each block then compares all its scores with its bound, those of the tile in registers and those
+// that memory sends to shared memory from the start. Scores of 16 bits are compared in pairs. A
+// warp lists the scores above the bound; no warp waits for another one in this long part. When all
+// blocks have listed their scores, each block copies the keys of all lists. If k of these keys are
+// above the bounds of all blocks, the lists have the k best scores, and each block finds the same
+// cut. The list gives the bits of a block's chosen scores, and the bits give the order of the
+// positions.
 //
-// Three kinds of rows need more. If at most k scores are above the bound, the bound itself is the
-// cut: then the scores that equal the bound are counted, and each block that has some of the first
-// of these reads its piece again up to the last one that it needs. If there are too few of them,
-// the guess was too high, and a larger rank gives the next guess. If more scores are above the
-// bound than there is room for, as in a row in descending order, these scores are counted in bins,
-// which gives a larger bound. If neither helps, the row is selected by digits.
+// Five kinds of rows need more. If a block has many more of the best scores than its share, as
+// where scores grow along the row, too few keys are above its bound. But k of all listed keys are
+// above a lower bound, which each block finds without asking another one. Only a block whose own
+// bound is larger lists its scores again, above the lower one. If all blocks together have listed
+// fewer than k scores, or there is no room for those above the lower bound, the blocks agree on one
+// bound: each tells the others the largest key that its share of the rank reaches, and the keys for
+// twice and four times as many, and so on. The bound is the largest of these keys that enough
+// maxima of the whole team reach. (The blocks may also have the same bound by chance, as in a row
+// of equal scores.) If at most k scores are above a bound that all blocks have, the bound itself is
+// the cut: then the scores that equal the bound are counted, and each block that has some of the
+// first of these reads its piece again up to the last one that it needs. If there are too few of
+// them, the guess was too high, and a larger rank gives the next guess. If more scores are above
+// the bound than there is room for, as in a row in descending order, these scores are counted in
+// bins, which gives a larger bound. If neither helps, the row is selected by digits.
 #pragma once
 
 #include "indexer_topk_bound.cuh"
 
-// How often the bound may be guessed, and how often a guess may be raised.
-constexpr u32 GUESSES = 3;
+// How often the team may guess a bound, and how often a guess may be raised.
+constexpr u32 GUESSES = 2;
 constexpr u32 RAISES = 2;
-// The count of a block that has more vectors with a score above the bound than there is room for.
-constexpr u32 UNKNOWN = 1u << 24;
 // Keys of other blocks that a thread loads at once.
-constexpr u32 AT_ONCE = 4;
+constexpr u32 AT_ONCE = 8;
 
 // ---- the lists --------------------------------------------------------------------
 
-// Whether a list of `count` scores has room for all of them: a thread adds the scores of a vector
-// only if there is room for a whole vector.
+// Lists those scores of a warp's tile that pass the filter. packs[a] has the entries from bit
+// `bit` + a * `step` on. If there is no room, this warp lists no more.
 template <typename T>
-INLINE bool has_room(const Params& p, u32 count) {
-    return count + Pack<T>::N <= p.candidates;
-}
-
-// Lists vector `v`. If there is no room, `least` becomes infinity, so that this thread lists no
-// more.
-INLINE void append_vector(const Params& p, const uint4& raw, u32 v, float& least) {
-    const u32 at = atomicAdd(&shared().own_vectors, 1u);
-    if (at < p.candidates) {
-        vectors()[at] = raw;
-        vector_numbers(p)[at] = v;
-    } else {
-        least = infinity();
-    }
-}
-
-// Lists the scores of a warp's vectors that are above `least`, if there is room. One lane adds the
-// numbers of all lanes to the count, because additions to one word wait for each other.
-template <typename T>
-INLINE void append_scores(const Params& p, const Pack<T>& pack, float least, u32 bit) {
-    constexpr u32 N = Pack<T>::N;
-    bool above[N];
-    u32 count = 0;
-#pragma unroll
-    for (u32 j = 0; j < N; j++) {
-        above[j] = wide(pack.items[j], p.brain) > least;
-        count += above[j] ? 1 : 0;
-    }
-    const u32 through = warp_inclusive_sum(count);
+INLINE void append(const Params& p, const Tile<T>& packs, u32 bit, u32 step, Filter<T>& filter) {
+    const u32 passed = filter.pass(packs);
+    const u32 own = __popc(passed);
+    const u32 through = warp_inclusive_sum(own);
+    const u32 count = __shfl_sync(ALL_LANES, through, WARP - 1);
+    if (count == 0) return;
     u32 at = 0;
-    if (lane_id() == WARP - 1) at = atomicAdd(&shared().own_count, through);
-    at = __shfl_sync(ALL_LANES, at, WARP - 1) + through - count;
-    if (!has_room<T>(p, at)) return;
-    float* to = listed(p) + at;
-    u32* to_bit = listed_bits(p) + at;
-#pragma unroll
-    for (u32 j = 0; j < N; j++) {
-        if (!above[j]) continue;
-        *to++ = wide(pack.items[j], p.brain);
-        *to_bit++ = bit + j;
+    if (lane_id() == 0) at = atomicAdd(&shared().own.count, count);
+    at = __shfl_sync(ALL_LANES, at, 0);
+    if (at + count > p.candidates) {
+        filter.close();
+        return;
+    }
+    at += through - own;
+    // Few scores pass, so this loop is shorter than a test of each score.
+#pragma unroll 1
+    for (u32 rest = passed; rest != 0; rest &= rest - 1) {
+        const u32 i = __ffs(rest) - 1;
+        listed()[at] = Filter<T>::score(packs, i, p.brain);
+        listed_bits(p)[at] = bit + Filter<T>::vector(i) * step + Filter<T>::entry(i);
+        at++;
     }
 }
 
-// Lists the scores of the piece that are above the bound, and tells the team how many there are,
-// and a key that no score exceeds, the largest key unless there is a NaN. `packs` has the first
-// tile. Returns whether this thread met a NaN.
+// Lists the scores of the piece that are above the bound. The largest key of the list is that of
+// infinity if there is a NaN. `packs` has the first tile, and then the last one. Returns whether
+// this thread met a NaN. The other blocks may read the list after `sync_shared`.
 template <typename T>
-INLINE bool list_scores(const Params& p, const Cluster& team, const SlottedPiece<T>& piece,
-                        Pack<T> (&packs)[AHEAD], u32 bound) {
+INLINE bool list_scores(const Params& p, const SlottedPiece<T>& piece, Tile<T>& packs,
+                        u32 bound) {
     Shared& s = shared();
     const float bound_value = exact::value_of_key(bound);
-    float least = bound_value;
-    float greatest = negative_infinity();
-    piece.each(packs, [&](const Pack<T>& pack, u32 v) {
-        float best = largest<true>(pack, p.brain);
-        greatest = larger<true>(greatest, best);
-        if (best <= least) return;
-        if (best != best) best = largest<false>(pack, p.brain);
-        if (best > least) append_vector(p, pack.raw, v, least);
+    Filter<T> filter(bound_value, p.brain);
+    piece.each(packs, [&](const Tile<T>& tile, u32 first, u32 stride) {
+        append(p, tile, piece.bit(first), stride * Pack<T>::N, filter);
     });
+    float greatest = filter.greatest();
     piece.edges(p.brain, [&](float x, u32 bit) {
-        greatest = larger<true>(greatest, x);
+        greatest = larger_or_nan(greatest, x);
         if (!(x > bound_value)) return;
-        const u32 at = atomicAdd(&s.own_count, 1u);
-        if (!has_room<T>(p, at)) return;
-        listed(p)[at] = x;
+        const u32 at = atomicAdd(&s.own.count, 1u);
+        if (at >= p.candidates) return;
+        listed()[at] = x;
         listed_bits(p)[at] = bit;
     });
     const bool odd = greatest != greatest;
     const u32 own_key = exact::sort_key(odd ? infinity() : greatest);
     const u32 max_key = __reduce_max_sync(ALL_LANES, own_key);
-    if (lane_id() == 0) atomicMax(&s.own_largest, max_key);
-    __syncthreads();
-    const bool complete = s.own_vectors <= p.candidates;
-    const u32 count = complete ? s.own_vectors : 0;
-#pragma unroll 1
-    for (u32 base = threadIdx.x / WARP * WARP; base < count; base += blockDim.x) {
-        const u32 i = base + lane_id();
-        Pack<T> pack;
-        pack.raw = make_uint4(piece.lowest, piece.lowest, piece.lowest, piece.lowest);
-        u32 bit = 0;
-        if (i < count) {
-            pack.raw = vectors()[i];
-            bit = piece.bit(vector_numbers(p)[i]);
-        }
-        append_scores(p, pack, bound_value, bit);
-    }
-    __syncthreads();
-    if (threadIdx.x < team.size) {
-        tell(team, &s.counts[team.rank], threadIdx.x, complete ? s.own_count : UNKNOWN);
-        tell(team, &s.largest[team.rank], threadIdx.x, s.own_largest);
-    }
-    sync_told(team);
+    if (lane_id() == 0) atomicMax(&s.own.largest, max_key);
+    if (threadIdx.x == 0) s.own.bound = bound;
     return odd;
 }
 
 // A bound that is larger than `bound`, and that still at least k scores reach. More than k scores
-// are above `bound`. Not inlined, because most rows never need it.
+// are above `bound`, and none had a key above `high`. Not inlined, because most rows never need it.
 template <typename T>
 __device__ __noinline__ u32 raised_bound(const Params& p, const SlottedPiece<T> piece, u32 spread,
-                                         u32 bound, u32& turn) {
+                                         u32 bound, u32 high, u32& turn) {
     Shared& s = shared();
     const Cluster team;
     const u32 lane = lane_id();
-    const u32 high = __reduce_max_sync(ALL_LANES, lane < team.size ? s.largest[lane] : 0);
     const u32 low = bound + 1;
     const u32 shift = shift_of(high - low);
     const float least = exact::value_of_key(bound);
@@ -163,14 +121,16 @@ __device__ __noinline__ u32 raised_bound(const Params& p, const SlottedPiece<T> 
         atomicAdd(&s.bins[0][min(bin, BINS - 1)], 1u);
         own++;
     };
-    // The other blocks know what these variables were.
-    if (threadIdx.x == 0) s.own_vectors = s.own_count = s.own_ties = 0;
+    if (threadIdx.x == 0) s.own_ties = 0;
     __syncthreads();
-    Pack<T> packs[AHEAD];
-    piece.load_tile(packs);
-    piece.each(packs, [&](const Pack<T>& pack, u32) {
+    Tile<T> packs;
+    piece.start(packs);
+    piece.each(packs, [&](const Tile<T>& tile, u32, u32) {
 #pragma unroll
-        for (u32 j = 0; j < Pack<T>::N; j++) count(wide(pack.items[j], p.brain));
+        for (u32 a = 0; a < AHEAD<T>; a++) {
+#pragma unroll 1
+            for (u32 j = 0; j < Pack<T>::N; j++) count(wide(tile[a].items[j], p.brain));
+        }
     });
     piece.edges(p.brain, [&](float x, u32) { count(x); });
     own = __reduce_add_sync(ALL_LANES, own);
@@ -178,21 +138,23 @@ __device__ __noinline__ u32 raised_bound(const Params& p, const SlottedPiece<T> 
     __syncthreads();
     tell_reached(p.k, team, spread, low, shift, s.own_ties, low, turn);
     sync_told(team);
+    forget_list();
     if (threadIdx.x == 0) s.own_ties = 0;
     return common_bound(p.k, team, spread);
 }
 
 // ---- the cut ----------------------------------------------------------------------
 
-// The cut that leaves `need` of the `count` keys in `taken`, which all are in low ..= high. The
-// bins have the counts of the keys: bin (key - low) >> shift_of(high - low).
+// The cut that leaves `need` of those of the `count` keys in `taken` that are in low ..= high. The
+// bins have the counts of the keys: bin (key - low) >> shift_of(high - low). Keys below `low` may be
+// in `taken` too. If fewer than `need` keys are in the bins, the key of the result is 0.
 // Begins with a barrier, so that a caller need not pass one after it has filled the bins.
 // Not inlined: instructions that run once take longer to fetch than to run, so there is one copy.
 __device__ __noinline__ Cut search_cut(u32 count, u32 need, u32 low, u32 high, u32& turn) {
     Shared& s = shared();
     const u32* const keys = taken();
     u32 shift = shift_of(high - low);
-    if (threadIdx.x == 0) s.few_count = 0;
+    if (threadIdx.x == 0) s.few_count = s.digit_count = 0;
     while (true) {
         __syncthreads();
         search_bins(turn, need, need, [&](u32 bin, u32 before, u32 in_bin) {
@@ -201,10 +163,11 @@ __device__ __noinline__ Cut search_cut(u32 count, u32 need, u32 low, u32 high, u
             s.digit_count = in_bin;
         });
         __syncthreads();
+        const u32 in_bin = s.digit_count;
+        if (in_bin == 0) return {0, 0};
         low += s.digit << shift;
         high = min(high, low + ((1u << shift) - 1));
         need = s.digit_need;
-        const u32 in_bin = s.digit_count;
         if (in_bin == need) return {low - 1, 0};
         if (shift == 0) return {low, need};
         const u32 range = high - low;
@@ -246,9 +209,6 @@ __device__ __noinline__ Cut search_cut(u32 count, u32 need, u32 low, u32 high, u
     }
 }
 
-// How many keys there is room for in `taken`, and 16 bits hold a count of.
-INLINE u32 max_taken(const Params& p) { return min(5 * p.candidates, 0xFFFFu); }
-
 // What the blocks have listed: lane i has the number of scores of block i in `of_lane`, and of the
 // blocks up to block i in `through`. No key exceeds `largest`.
 struct Tally {
@@ -256,61 +216,116 @@ struct Tally {
     u32 through;
     u32 total;
     u32 largest;
+    // The largest bound of a block. All lists together have all scores of the row above it.
+    u32 bound;
+    // The smallest bound of a block.
+    u32 least;
+    // Whether all blocks have the same bound.
+    bool same;
     // Whether there is room for all scores, in the list of each block and in `taken`.
     bool fits;
 
-    template <typename T>
     INLINE static Tally of(const Params& p, const Cluster& team) {
-        const Shared& s = shared();
         const u32 lane = lane_id();
+        const uint4 list = *reinterpret_cast<const uint4*>(
+            team.of(&shared().own, lane & (team.size - 1)));
         Tally t;
-        t.of_lane = lane < team.size ? s.counts[lane] : 0;
+        t.of_lane = lane < team.size ? list.x : 0;
         t.through = warp_inclusive_sum(t.of_lane);
         t.total = __shfl_sync(ALL_LANES, t.through, WARP - 1);
-        t.largest = __reduce_max_sync(ALL_LANES, lane < team.size ? s.largest[lane] : 0);
-        t.fits = t.total <= max_taken(p) && __all_sync(ALL_LANES, has_room<T>(p, t.of_lane));
+        t.largest = __reduce_max_sync(ALL_LANES, list.y);
+        t.bound = __reduce_max_sync(ALL_LANES, list.z);
+        t.least = __reduce_min_sync(ALL_LANES, list.z);
+        t.same = t.least == t.bound;
+        t.fits = t.total <= staged_words() && __all_sync(ALL_LANES, t.of_lane <= p.candidates);
         return t;
     }
 };
 
-// Copies the keys of all lists, which are above the bound, and counts them in bins.
-INLINE void take_keys(const Params& p, const Cluster& team, u32 spread, const Tally& tally,
-                      u32 bound) {
-    Shared& s = shared();
-    // A warp takes keys of one block.
-    const u32 warp = threadIdx.x / WARP;
-    const u32 source = warp & (team.size - 1);
-    const u32 count = __shfl_sync(ALL_LANES, tally.of_lane, source);
-    u32* const to = taken() + (__shfl_sync(ALL_LANES, tally.through, source) - count);
-    const float* const from = team.of(listed(p), source);
-    const u32 stride = WARP * (warps() >> spread);
-    const u32 shift = shift_of(tally.largest - bound);
-#pragma unroll 1
-    for (u32 base = WARP * (warp >> spread) + lane_id(); base < count; base += AT_ONCE * stride) {
-        float values[AT_ONCE];
+// The part of a block's list that a thread takes.
+struct Share {
+    const float* from;
+    u32 source;
+    u32 first;
+    u32 stride;
+
+    // A warp takes scores of one block, so there are not more blocks than warps.
+    INLINE Share(const Cluster& team, u32 spread) {
+        const u32 warp = threadIdx.x / WARP;
+        source = warp & (team.size - 1);
+        from = team.of(listed(), source);
+        first = WARP * (warp >> spread) + lane_id();
+        stride = WARP * (warps() >> spread);
+    }
+
+    // Loads AT_ONCE scores of the first `count` scores of the list.
+    INLINE void load(float (&values)[AT_ONCE], u32 base, u32 count) const {
 #pragma unroll
         for (u32 a = 0; a < AT_ONCE; a++) {
             const u32 i = base + a * stride;
             values[a] = i < count ? from[i] : 0.0f;
         }
+    }
+};
+
+// Copies the keys of all lists, and counts those above the largest bound in bins. `values` has the
+// first scores of the share.
+INLINE void take_keys(const Tally& tally, const Share& share, float (&values)[AT_ONCE]) {
+    const u32 count = __shfl_sync(ALL_LANES, tally.of_lane, share.source);
+    u32* const to = taken() + (__shfl_sync(ALL_LANES, tally.through, share.source) - count);
+    // Keys that equal the largest bound are in some lists but not in others.
+    const u32 low = tally.bound + 1;
+    const u32 shift = shift_of(tally.largest - low);
+    u32 base = share.first;
+#pragma unroll 1
+    while (base < count) {
 #pragma unroll
         for (u32 a = 0; a < AT_ONCE; a++) {
-            const u32 i = base + a * stride;
+            const u32 i = base + a * share.stride;
             if (i >= count) break;
             const u32 key = exact::sort_key(values[a]);
             to[i] = key;
-            atomicAdd(&s.bins[0][(key - bound) >> shift], 1u);
+            if (key >= low) atomicAdd(&shared().bins[0][(key - low) >> shift], 1u);
         }
+        base += AT_ONCE * share.stride;
+        share.load(values, base, count);
     }
 }
 
-INLINE void choose(const Params& p, u32 bit) { atomicOr(&score_bits(p)[bit / 32], 1u << bit % 32); }
+// A bound that k of the listed keys are above, and few others. All listed keys are in `taken`.
+// Not inlined, because most rows never need it.
+__device__ __noinline__ u32 lower_bound(const Params& p, const Tally tally, u32& turn) {
+    Shared& s = shared();
+    const u32 low = tally.least + 1;
+    const u32 shift = shift_of(tally.largest - low);
+    clear(s.bins[0], BINS);
+    __syncthreads();
+#pragma unroll 4
+    for (u32 i = threadIdx.x; i < tally.total; i += blockDim.x) {
+        atomicAdd(&s.bins[0][(taken()[i] - low) >> shift], 1u);
+    }
+    __syncthreads();
+    search_bins(turn, p.k, p.k, [&](u32 bin, u32, u32) { s.bound = low + (bin << shift) - 1; });
+    __syncthreads();
+    return found_bound();
+}
+
+// The bits of a group are 1 << group_shift.
+INLINE u32 group_shift(const Params& p) { return 5 + 32 - __clz((p.words - 1) / GROUPS); }
+
+// How many scores of each group are chosen, and later, how many are chosen before the group.
+INLINE u32* group_counts() { return shared().bins[1]; }
+
+INLINE void choose(const Params& p, u32 bit) {
+    atomicOr(&score_bits(p)[bit / 32], 1u << bit % 32);
+    atomicAdd(&group_counts()[bit >> group_shift(p)], 1u);
+}
 
 // Chooses, of this block's listed scores that equal the cut, the first `quota`, which are not all
 // of them.
 __device__ __noinline__ void choose_first(const Params& p, u32 cut_key, u32 quota, u32& turn) {
     Shared& s = shared();
-    const u32 all = s.own_count;
+    const u32 all = s.own.count;
     u32* const places = taken();
     if (threadIdx.x == 0) s.own_ties = 0;
     clear(s.bins[0], BINS);
@@ -319,7 +334,7 @@ __device__ __noinline__ void choose_first(const Params& p, u32 cut_key, u32 quot
     const u32 high = (1u << 31) - 1;
 #pragma unroll 1
     for (u32 i = threadIdx.x; i < all; i += blockDim.x) {
-        if (exact::sort_key(listed(p)[i]) != cut_key) continue;
+        if (exact::sort_key(listed()[i]) != cut_key) continue;
         places[atomicAdd(&s.own_ties, 1u)] = high - listed_bits(p)[i];
     }
     __syncthreads();
@@ -353,19 +368,31 @@ __device__ __noinline__ void choose_first(const Params& p, u32 cut_key, u32 quot
     }
 }
 
+// What the blocks choose.
+struct Choice {
+    // Whether there are k scores to choose. If not, nothing is chosen.
+    bool enough;
+    // How many scores the blocks before this one choose.
+    u32 before;
+};
+
 // Finds the cut among the listed scores, of which there are more than k, and chooses those of this
-// block. Returns how many scores the blocks before this one choose. The other blocks may end after
-// they have passed `team.wait`.
-INLINE u32 choose_listed(const Params& p, const Cluster& team, u32 spread, const Tally& tally,
-                         u32 bound, u32& turn) {
+// block, if k of all are above the largest bound. Then the other blocks may end after they have
+// passed `team.wait`.
+INLINE Choice choose_listed(const Params& p, const Cluster& team, const Tally& tally,
+                            const Share& share, float (&values)[AT_ONCE], u32& turn) {
     Shared& s = shared();
     const u32 lane = lane_id();
-    take_keys(p, team, spread, tally, bound);
+    take_keys(tally, share, values);
     arrive_unordered(team);
-    const Cut cut = search_cut(tally.total, p.k, bound, tally.largest, turn);
+    const Cut cut = search_cut(tally.total, p.k, tally.bound + 1, tally.largest, turn);
+    if (cut.key == 0) {
+        team.wait();
+        return {false, 0};
+    }
     // Lists lie in the order of blocks in `taken`.
     const u32 own_end = __shfl_sync(ALL_LANES, tally.through, team.rank);
-    const u32 own_begin = own_end - s.counts[team.rank];
+    const u32 own_begin = own_end - s.own.count;
     u32 before = 0;
 #pragma unroll 1
     for (u32 i = threadIdx.x; i < own_begin; i += blockDim.x) {
@@ -375,7 +402,7 @@ INLINE u32 choose_listed(const Params& p, const Cluster& team, u32 spread, const
     u32 own_ties = 0;
 #pragma unroll 1
     for (u32 i = threadIdx.x; i < own_end - own_begin; i += blockDim.x) {
-        const u32 key = exact::sort_key(listed(p)[i]);
+        const u32 key = exact::sort_key(listed()[i]);
         if (key > cut.key) choose(p, listed_bits(p)[i]);
         own_ties += key == cut.key ? 1 : 0;
     }
@@ -395,7 +422,7 @@ INLINE u32 choose_listed(const Params& p, const Cluster& team, u32 spread, const
         if (quota == ties) {
 #pragma unroll 1
             for (u32 i = threadIdx.x; i < own_end - own_begin; i += blockDim.x) {
-                if (exact::sort_key(listed(p)[i]) == cut.key) choose(p, listed_bits(p)[i]);
+                if (exact::sort_key(listed()[i]) == cut.key) choose(p, listed_bits(p)[i]);
             }
         } else {
             __syncthreads();
@@ -403,18 +430,19 @@ INLINE u32 choose_listed(const Params& p, const Cluster& team, u32 spread, const
         }
         __syncthreads();
     }
-    return chosen_before;
+    return {true, chosen_before};
 }
 
 // ---- scores that equal the bound ------------------------------------------------------
 
-// Which entries of a vector equal the bound, one bit for each entry.
+// Which entries of vector `v` equal the bound, one bit for each entry. `pack` is the vector, if it
+// is whole.
 template <typename T>
-INLINE u32 equal_bits(const Params& p, const SlottedPiece<T>& piece, u32 v, u32 bound) {
+INLINE u32 equal_bits(const Params& p, const SlottedPiece<T>& piece, const Pack<T>& pack, u32 v,
+                      u32 bound) {
     u32 bits = 0;
     const auto test = [&](float x, u32 j) { bits |= exact::sort_key(x) == bound ? 1u << j : 0u; };
     if (piece.whole(v)) {
-        const Pack<T> pack = piece.load(v);
 #pragma unroll
         for (u32 j = 0; j < Pack<T>::N; j++) test(wide(pack.items[j], p.brain), j);
     } else if (v < piece.end) {
@@ -423,24 +451,49 @@ INLINE u32 equal_bits(const Params& p, const SlottedPiece<T>& piece, u32 v, u32 
     return bits;
 }
 
+// How many scores of the piece equal the bound, summed over the threads.
+template <typename T>
+INLINE u32 count_equal(const Params& p, const SlottedPiece<T>& piece, u32 bound) {
+    u32 count = 0;
+#pragma unroll 1
+    for (u32 v = piece.begin + threadIdx.x; v < piece.end; v += tile_vectors<T>()) {
+        Tile<T> packs;
+#pragma unroll
+        for (u32 a = 0; a < AHEAD<T>; a++) packs[a] = piece.load(v + a * blockDim.x);
+#pragma unroll
+        for (u32 a = 0; a < AHEAD<T>; a++) {
+            if (!piece.whole(v + a * blockDim.x)) continue;
+#pragma unroll
+            for (u32 j = 0; j < Pack<T>::N; j++) {
+                count += exact::sort_key(wide(packs[a].items[j], p.brain)) == bound ? 1 : 0;
+            }
+        }
+    }
+    piece.edges(p.brain, [&](float x, u32) { count += exact::sort_key(x) == bound ? 1 : 0; });
+    return count;
+}
+
 // Chooses the first `quota` scores of the piece that equal the bound.
 template <typename T>
 INLINE void choose_equal(const Params& p, const SlottedPiece<T>& piece, u32 bound, u32 quota,
                          u32& turn) {
 #pragma unroll 1
-    for (u32 base = piece.begin; quota > 0 && base < piece.end; base += tile_vectors()) {
-        const u32 first = base + AHEAD * threadIdx.x;
-        u32 bits[AHEAD];
+    for (u32 base = piece.begin; quota > 0 && base < piece.end; base += tile_vectors<T>()) {
+        const u32 first = base + AHEAD<T> * threadIdx.x;
+        Tile<T> packs;
+        u32 bits[AHEAD<T>];
         u32 own = 0;
 #pragma unroll
-        for (u32 a = 0; a < AHEAD; a++) {
-            bits[a] = equal_bits(p, piece, first + a, bound);
+        for (u32 a = 0; a < AHEAD<T>; a++) packs[a] = piece.load(first + a);
+#pragma unroll
+        for (u32 a = 0; a < AHEAD<T>; a++) {
+            bits[a] = equal_bits(p, piece, packs[a], first + a, bound);
             own += __popc(bits[a]);
         }
         u32 total;
         u32 before = thread_place(turn, own, total);
 #pragma unroll
-        for (u32 a = 0; a < AHEAD; a++) {
+        for (u32 a = 0; a < AHEAD<T>; a++) {
             for (u32 rest = bits[a]; rest != 0 && before < quota; rest &= rest - 1) {
                 choose(p, piece.bit(first + a) + __ffs(rest) - 1);
                 before++;
@@ -450,30 +503,17 @@ INLINE void choose_equal(const Params& p, const SlottedPiece<T>& piece, u32 boun
     }
 }
 
-// What the blocks choose in a row in which the bound is the cut.
-struct Level {
-    // Whether k scores reach the bound. If not, nothing is chosen.
-    bool enough;
-    // How many scores the blocks before this one choose.
-    u32 before;
-};
-
 // Chooses all listed scores, of which there are at most k, and the first scores that equal the
 // bound. Not inlined, because most rows never need it.
 template <typename T>
-__device__ __noinline__ Level choose_level(const Params& p, const SlottedPiece<T> piece,
+__device__ __noinline__ Choice choose_level(const Params& p, const SlottedPiece<T> piece,
                                            const Tally tally, u32 bound, u32& turn) {
     Shared& s = shared();
     const Cluster team;
     const u32 lane = lane_id();
     u32 of_lane = 0;
     if (tally.total < p.k) {
-        u32 own = 0;
-#pragma unroll 4
-        for (u32 v = piece.begin + threadIdx.x; v < piece.end; v += blockDim.x) {
-            own += __popc(equal_bits(p, piece, v, bound));
-        }
-        own = __reduce_add_sync(ALL_LANES, own);
+        const u32 own = __reduce_add_sync(ALL_LANES, count_equal(p, piece, bound));
         if (lane == 0 && own > 0) atomicAdd(&s.own_ties, own);
         __syncthreads();
         if (threadIdx.x < team.size) {
@@ -488,7 +528,7 @@ __device__ __noinline__ Level choose_level(const Params& p, const SlottedPiece<T
     const u32 ties_before = min(__reduce_add_sync(ALL_LANES, earlier ? of_lane : 0), stay);
     const u32 listed_before = __reduce_add_sync(ALL_LANES, earlier ? tally.of_lane : 0);
 #pragma unroll 1
-    for (u32 i = threadIdx.x; i < s.counts[team.rank]; i += blockDim.x) {
+    for (u32 i = threadIdx.x; i < s.own.count; i += blockDim.x) {
         choose(p, listed_bits(p)[i]);
     }
     choose_equal(p, piece, bound, stay - ties_before, turn);
@@ -498,40 +538,59 @@ __device__ __noinline__ Level choose_level(const Params& p, const SlottedPiece<T
 
 // ---- the row ----------------------------------------------------------------------
 
-// Writes the positions of the scores of this block whose bits are set, from column `before` on.
-template <typename T>
-INLINE void write_chosen(const Params& p, const SlottedPiece<T>& piece, u64 row, u32 before,
-                         u32& turn) {
-    constexpr u32 N = 4;
-    const uint4* const bits = reinterpret_cast<const uint4*>(score_bits(p));
-    const u32 all = p.words / N;
-    // Odd, so that the vectors of neighbouring lanes are in different banks.
-    const u32 per = over_threads(all + blockDim.x - 1) | 1;
-    const u32 begin = min(threadIdx.x * per, all);
-    const u32 count = min(per, all - begin);
+// Turns the counts of the groups into the numbers of scores that are chosen before each group.
+// The blocks before this one choose `before` scores.
+INLINE void rank_groups(const Params& p, u32 before, u32& turn) {
+    const u32 groups = ((p.words * 32 - 1) >> group_shift(p)) + 1;
+    const u32 per = 4 * over_threads((groups + 4 * blockDim.x - 1) / 4);
+    u32* const counts = group_counts() + threadIdx.x * per;
+    const u32 all = threadIdx.x * per < groups ? per : 0;
     u32 own = 0;
-    // The vectors that are not 0; there are at most 32.
-    u32 some = 0;
-#pragma unroll 2
-    for (u32 i = 0; i < count; i++) {
-        const uint4 four = bits[begin + i];
-        const u32 set = __popc(four.x) + __popc(four.y) + __popc(four.z) + __popc(four.w);
-        own += set;
-        some |= set > 0 ? 1u << i : 0u;
-    }
-    u32 total;
-    u32 place = before + thread_place(turn, own, total);
 #pragma unroll 1
-    for (; some != 0; some &= some - 1) {
-        const u32 i = begin + __ffs(some) - 1;
-        const uint4 four = bits[i];
-        const u32 words[N] = {four.x, four.y, four.z, four.w};
-        const u32 first = piece.index(piece.begin) + i * N * 32;
-#pragma unroll
-        for (u32 j = 0; j < N; j++) {
-            for (u32 word = words[j]; word != 0; word &= word - 1) {
-                p.indices.set(row, place++, static_cast<i32>(first + j * 32 + __ffs(word) - 1));
-            }
+    for (u32 i = 0; i < all; i += 4) own += sum_of_four(counts + i);
+    u32 total;
+    before += thread_place(turn, own, total);
+#pragma unroll 1
+    for (u32 i = 0; i < all; i += 4) {
+        uint4& four = *reinterpret_cast<uint4*>(counts + i);
+        const uint4 of = four;
+        four = make_uint4(before, before + of.x, before + of.x + of.y,
+                          before + of.x + of.y + of.z);
+        before += of.x + of.y + of.z + of.w;
+    }
+    __syncthreads();
+}
+
+// Writes the position of a chosen score behind those of the chosen scores before it.
+template <typename T>
+INLINE void write_position(const Params& p, const SlottedPiece<T>& piece, u64 row, u32 bit) {
+    const u32* const bits = score_bits(p);
+    const u32 group = bit >> group_shift(p);
+    u32 place = group_counts()[group];
+#pragma unroll 1
+    for (u32 w = (group << group_shift(p)) / 32; w < bit / 32; w++) place += __popc(bits[w]);
+    place += __popc(bits[bit / 32] & ((1u << bit % 32) - 1));
+    p.indices.set(row, place, static_cast<i32>(piece.index(piece.begin) + bit));
+}
+
+// Writes the positions of the chosen scores, all of which are listed.
+template <typename T>
+INLINE void write_listed(const Params& p, const SlottedPiece<T>& piece, u64 row) {
+    const u32 count = shared().own.count;
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < count; i += blockDim.x) {
+        const u32 bit = listed_bits(p)[i];
+        if (score_bits(p)[bit / 32] >> bit % 32 & 1) write_position(p, piece, row, bit);
+    }
+}
+
+// Writes the positions of the chosen scores of a row in which the bound is the cut.
+template <typename T>
+INLINE void write_level(const Params& p, const SlottedPiece<T>& piece, u64 row) {
+#pragma unroll 1
+    for (u32 w = threadIdx.x; w < p.words; w += blockDim.x) {
+        for (u32 word = score_bits(p)[w]; word != 0; word &= word - 1) {
+            write_position(p, piece, row, w * 32 + __ffs(word) - 1);
         }
     }
 }
@@ -547,64 +606,111 @@ __device__ __noinline__ u32 select_otherwise(const Params& p, const T* scores, u
 INLINE void prepare(const Params& p) {
     Shared& s = shared();
     clear(s.bins[0], BINS);
+    clear(group_counts(), GROUPS);
     clear(score_bits(p), p.words);
+    forget_list();
     if (threadIdx.x > 0) return;
     s.bound = s.before = 0;
-    s.own_largest = s.own_vectors = s.own_count = s.own_ties = 0;
+    s.own_ties = 0;
 }
 
 // Prepares for another guess.
 INLINE void begin_again(const Cluster& team) {
     Shared& s = shared();
     arrive_unordered(team);
+    clear(s.bins[0], BINS);
     if (threadIdx.x > 0) return;
     s.bound = 0;
-    s.own_largest = s.own_vectors = s.own_count = s.own_ties = 0;
+    s.own_ties = 0;
 }
 
 // Writes the positions of the k best scores of a row, which has more than k. Returns flags.
 template <typename T>
 INLINE u32 select_by_bound(const Params& p, const Cluster& team, const T* scores, u64 row,
                            u32 length) {
-    const u32 spread = 31 - __clz(team.size);
+    const u32 spread = spread_of(team);
     const SlottedPiece<T> piece(scores, length, lowest_of(scores, p.brain), team, spread);
-    Sample sample(piece, spread, first_rank(p.k, piece.tiles));
-    if (!sample.suits) return select_otherwise(p, scores, row, length);
+    // What follows takes its time while the first scores are on their way.
+    Tile<T> packs;
+    piece.start(packs);
     arrive_unordered(team);
-    Pack<T> packs[AHEAD];
-    piece.load_tile(packs);
     prepare(p);
+    Sample sample = Sample::of_team(piece, spread, first_rank(p.k, piece.tiles));
+    const Sample own = own_sample(piece, p.k, spread);
+    if (!sample.suits || !own.suits) {
+        await_all_copies_but<0>();
+        __syncthreads();
+        team.wait();
+        return select_otherwise(p, scores, row, length);
+    }
     u32 turn = 0;
+    u32 bits = 0;
+    // Whether this block is to list its scores.
+    bool list = true;
+    bool lowered = false;
+    u32 bound = own_bound(p, own, packs, turn);
+    // A block must not use the shared memory of a block that has not started.
+    team.wait();
+    const Share share(team, spread);
 #pragma unroll 1
-    for (u32 guess = 1;; guess++) {
-        u32 bound = find_bound(p, team, spread, sample, packs, turn);
-        u32 bits;
+    for (u32 guess = 0;;) {
         Tally tally;
+        float values[AT_ONCE];
 #pragma unroll 1
         for (u32 raise = 0;; raise++) {
-            bits = list_scores(p, team, piece, packs, bound) ? NON_FINITE : 0;
-            tally = Tally::of<T>(p, team);
-            if (tally.fits) break;
+            if (list && list_scores(p, piece, packs, bound)) bits |= NON_FINITE;
+            sync_shared(team);
+            // Some scores are on their way before the length of their list is known.
+            share.load(values, share.first, p.candidates);
+            tally = Tally::of(p, team);
+            if (tally.fits || !tally.same) break;
             if (raise == RAISES) return bits | select_otherwise(p, scores, row, length);
-            bound = raised_bound(p, piece, spread, bound, turn);
-            piece.load_tile(packs);
+            bound = raised_bound(p, piece, spread, bound, tally.largest, turn);
+            list = true;
+            piece.start(packs);
         }
-        if (tally.total > p.k) {
-            const u32 before = choose_listed(p, team, spread, tally, bound, turn);
-            write_chosen(p, piece, row, before, turn);
-            team.wait();
-            return bits;
+        if (tally.fits && tally.total > p.k) {
+            const Choice choice = choose_listed(p, team, tally, share, values, turn);
+            if (choice.enough) {
+                rank_groups(p, choice.before, turn);
+                write_listed(p, piece, row);
+                team.wait();
+                return bits;
+            }
+            if (!lowered) {
+                lowered = true;
+                const u32 lower = lower_bound(p, tally, turn);
+                list = bound > lower;
+                if (list) {
+                    bound = lower;
+                    forget_list();
+                    piece.start(packs);
+                }
+                __syncthreads();
+                continue;
+            }
+        } else if (tally.same) {
+            const Choice choice = choose_level(p, piece, tally, bound, turn);
+            if (choice.enough) {
+                arrive_unordered(team);
+                rank_groups(p, choice.before, turn);
+                write_level(p, piece, row);
+                // Other blocks may still read what this block has listed.
+                team.wait();
+                return bits;
+            }
         }
-        const Level level = choose_level(p, piece, tally, bound, turn);
-        if (level.enough) {
-            write_chosen(p, piece, row, level.before, turn);
-            return bits;
+        // The first bound of a single block was already that of the team's first rank.
+        if (guess > 0 || team.size == 1) {
+            sample = Sample::of_team(piece, spread, 2 * sample.rank);
         }
-        sample = Sample(piece, spread, 2 * sample.rank);
         if (guess == GUESSES || !sample.suits) {
             return bits | select_otherwise(p, scores, row, length);
         }
         begin_again(team);
-        piece.load_tile(packs);
+        bound = team_bound(p, piece, spread, sample, turn);
+        guess++;
+        list = true;
+        piece.start(packs);
     }
 }

@@ -24,9 +24,8 @@ struct Params {
     u32 capacity;
     // By a bound: the words of the bitmap with one bit for each score of a piece, a multiple of 4.
     u32 words;
-    // By a bound: how many scores above the bound there is room for in the list of each block, and
-    // how many vectors with such scores; a multiple of 4. There is room for more than k, or for all
-    // scores.
+    // By a bound: how many scores above the bound there is room for in the list of each block, a
+    // multiple of 4. There is room for more than k, or for all scores.
     u32 candidates;
     // 1 if scores of 16 bits are bf16, else 0.
     u32 brain;

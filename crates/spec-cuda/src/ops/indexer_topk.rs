@@ -41,12 +41,14 @@ const PIECE: usize = 4096;
 const FIXED_SHARED: u32 = 28 * 1024;
 const CANDIDATE: usize = 8;
 /// Threads of a block by a bound, and in a launch in which multiprocessors have two blocks each.
-const BOUND_THREADS: u32 = 1024;
-const PAIR_THREADS: u32 = 512;
+const BOUND_THREADS: u32 = 512;
+const PAIR_THREADS: u32 = 256;
 /// Shared memory of a multiprocessor that each block takes in addition to its own.
 const RESERVED_SHARED: u32 = 1024;
-/// Vectors of 16 bytes that a thread holds in registers.
-const AHEAD: usize = 4;
+/// Scores of a tile that a thread holds in registers.
+const OF_TILE: usize = 32;
+/// Words of a thread that are on their way to shared memory.
+const STAGED_WORDS: usize = 32;
 /// More than 8 blocks are only worthwhile for a row with more vectors than that; otherwise
 /// communication costs more than the additional blocks save.
 const WIDE_VECTORS: usize = 1 << 16;
@@ -59,8 +61,10 @@ const BOUND_SCORES: usize = 1 << 20;
 const LONG_COLS: usize = 1 << 17;
 /// The largest number of scores that a list has room for, so that 16 bits hold a count of them.
 const MAX_LISTED: usize = 1 << 14;
-/// The words of a listed score and its bit, and of a listed vector and the bit of its first score.
-const LISTED_WORDS: usize = 7;
+/// The words of a listed score and its bit.
+const LISTED_WORDS: usize = 2;
+/// Threads of a warp.
+const WARP: u32 = 32;
 
 launch_params! {
     /// What the kernels of `indexer_topk` take.
@@ -86,8 +90,7 @@ launch_params! {
         /// of 4.
         words: u32,
         /// By a bound: how many scores above the bound there is room for in the list of each block,
-        /// and how many vectors with such scores; a multiple of 4. There is room for more than k,
-        /// or for all scores.
+        /// a multiple of 4. There is room for more than k, or for all scores.
         candidates: u32,
         /// 1 if scores of 16 bits are bf16, else 0.
         brain: u32,
@@ -199,7 +202,7 @@ impl Team {
         // While a block waits at a barrier, another block on the same multiprocessor can run.
         let half = ((memory + FIXED_SHARED) / 2 - RESERVED_SHARED).checked_sub(FIXED_SHARED);
         let pair = half
-            .filter(|_| rows > multiprocessors as usize)
+            .filter(|_| rows > multiprocessors as usize && blocks <= PAIR_THREADS / WARP)
             .and_then(|half| Self::of_blocks(plan, blocks, PAIR_THREADS, half));
         pair.or_else(|| Self::of_blocks(plan, blocks, BOUND_THREADS, memory))
     }
@@ -207,8 +210,8 @@ impl Team {
     /// The team of so many blocks and threads that selects by a bound.
     fn of_blocks(plan: &Plan, blocks: u32, threads: u32, memory: u32) -> Option<Self> {
         let k = plan.k;
-        let tile = AHEAD * threads as usize;
         let of_vector = 16 / plan.scores.dtype.size();
+        let tile = OF_TILE / of_vector * threads as usize;
         let vectors = vectors_of(plan);
         let of_piece = vectors.div_ceil(CHUNK).div_ceil(blocks as usize) * CHUNK;
         let tiles = of_piece.div_ceil(tile);
@@ -217,14 +220,18 @@ impl Team {
             return None;
         }
         let words = of_piece * of_vector / 32;
-        let room = (memory as usize / 4).checked_sub(words)? / LISTED_WORDS;
+        // Tiles on their way to shared memory, and then the keys that all blocks have listed.
+        let staged = STAGED_WORDS * threads as usize;
+        let room = (memory as usize / 4).checked_sub(words + staged)? / LISTED_WORDS;
         let enough = (plan.scores.cols + EDGES).next_multiple_of(4);
         let candidates = room.min(MAX_LISTED).min(enough) / 4 * 4;
-        let bytes = 4 * (words + LISTED_WORDS * candidates);
+        let bytes = 4 * (words + staged + LISTED_WORDS * candidates);
         let least = k + threads as usize * OF_THREAD + EDGES;
         let capacity = bytes.div_ceil(CANDIDATE).max(least).next_multiple_of(EDGES);
-        let holds =
-            candidates >= (k + k / 4 + 512).min(enough) && capacity * CANDIDATE <= memory as usize;
+        // About so many scores of a piece are above the first bound.
+        let expected = first_rank(k, tiles * blocks as usize) * tiles;
+        let needed = (k + k / 4 + 512).max(expected + expected / 2).min(enough);
+        let holds = candidates >= needed && capacity * CANDIDATE <= memory as usize;
         holds.then_some(Team {
             blocks,
             threads,
@@ -404,14 +411,16 @@ mod tests {
                         continue;
                     };
                     let what = format!("{dtype}, {rows} x {cols}, k {k}: {team:?}");
-                    let bytes = 4 * (team.words + LISTED_WORDS as u32 * team.candidates);
+                    let staged = STAGED_WORDS as u32 * team.threads;
+                    let bytes = 4 * (team.words + staged + LISTED_WORDS as u32 * team.candidates);
                     assert!(bytes <= team.capacity * CANDIDATE as u32, "{what}");
                     assert!(team.capacity * CANDIDATE as u32 <= memory, "{what}");
                     assert!(team.words * 32 * team.blocks >= cols as u32, "{what}");
                     assert_eq!((team.words % 4, team.candidates % 4), (0, 0), "{what}");
                     assert!(team.candidates as usize >= (k + 16).min(cols + 16), "{what}");
                     assert!(team.candidates < 1 << 15, "{what}");
-                    assert!(team.blocks <= max_blocks, "{what}");
+                    // Each block has a warp for each block of the team.
+                    assert!(team.blocks <= max_blocks.min(team.threads / WARP), "{what}");
                 }
             }
         }
