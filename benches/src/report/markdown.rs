@@ -8,7 +8,7 @@
 //! | `{{others KIND}}` | for each device of a kind (`cuda`, `cpu`): how many times as fast as other designs this library is, by operator |
 //! | `{{goals}}` | how many goals are met on each device, and a table of the missed goals |
 //! | `{{goals by operator}}` | for each device a table of operators: how many goals are met, and which goal is missed by most |
-//! | `{{plot NAME}}` | one plot of an operator on the first machine: other designs' times over this library's; with `, SERIES` after the name, time over the sizes of that series |
+//! | `{{plot NAME}}` | one plot of an operator on the machine where most others were timed: their times over this library's; with `, SERIES` after the name, time over the sizes of that series |
 //! | `{{plots NAME}}` | all plots of an operator; with `, SERIES` after the name, only time over the sizes of that series |
 //! | `{{operator NAME}}` | the tables of an operator, one per device, folded: one line per shape |
 //! | `{{rooflines}}` | the devices' rooflines |
@@ -79,9 +79,15 @@ impl Page {
             }
             "goals" => Ok(machines.iter().map(goals).collect()),
             "plot" => {
-                let mut figures = match series {
-                    "" => plot::ratios(&groups[0])?,
-                    _ => plot::times_over_sizes(operator, &machines[..1])?,
+                // Of machines with as many others on that device, the latest.
+                let alike = groups.iter().filter(|group| group.device == groups[0].device);
+                let most = alike.rev().max_by_key(|group| group.others().len());
+                let mut figures = match (most, series) {
+                    (None, _) => vec![],
+                    (Some(group), "") => plot::ratios(group)?,
+                    (Some(group), _) => {
+                        plot::times_over_sizes(operator, std::slice::from_ref(group.report))?
+                    }
                 };
                 let wanted = format!("{operator}-{series}");
                 figures.retain(|figure| series.is_empty() || figure.name == wanted);
