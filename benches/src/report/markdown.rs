@@ -82,12 +82,10 @@ impl Page {
                 // Of machines with as many others on that device, the latest.
                 let alike = groups.iter().filter(|group| group.device == groups[0].device);
                 let most = alike.rev().max_by_key(|group| group.others().len());
-                let mut figures = match (most, series) {
-                    (None, _) => vec![],
-                    (Some(group), "") => plot::ratios(group)?,
-                    (Some(group), _) => {
-                        plot::times_over_sizes(operator, std::slice::from_ref(group.report))?
-                    }
+                let group = most.unwrap_or(&groups[0]);
+                let mut figures = match series {
+                    "" => plot::ratios(group)?,
+                    _ => plot::times_over_sizes(operator, std::slice::from_ref(group.report))?,
                 };
                 let wanted = format!("{operator}-{series}");
                 figures.retain(|figure| series.is_empty() || figure.name == wanted);

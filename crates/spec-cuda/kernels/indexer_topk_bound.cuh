@@ -4,6 +4,7 @@
 #pragma once
 
 #include "indexer_topk_digits.cuh"
+#include "max_or_nan.cuh"
 
 // Scores that a thread has in registers, one for each bit of a word. A tile has those of all
 // threads.
@@ -39,8 +40,9 @@ INLINE float* listed() { return reinterpret_cast<float*>(words() + staged_words(
 INLINE u32* listed_bits(const Params& p) { return words() + staged_words() + p.candidates; }
 INLINE u32* score_bits(const Params& p) { return words() + staged_words() + 2 * p.candidates; }
 
-// A block has 256 threads or 512; the compiler does not know that this number is a power of two.
 INLINE u32 warps() { return blockDim.x / WARP; }
+// Divides by the number of the block's threads: by a shift, since a block has 256 threads or 512, which
+// the compiler does not know.
 INLINE u32 over_threads(u32 count) { return count >> (31 - __clz(blockDim.x)); }
 template <typename T>
 INLINE u32 tile_vectors() {
@@ -253,30 +255,16 @@ struct SlottedPiece : AlignedRow<T> {
 INLINE u32 lowest_of(const float*, bool) { return 0xFF800000u; }
 INLINE u32 lowest_of(const Half*, bool brain) { return brain ? 0xFF80FF80u : 0xFC00FC00u; }
 
-// The larger of two numbers, or NaN if one of them is.
-INLINE float larger_or_nan(float x, float y) {
-    float either;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(either) : "f"(x), "f"(y));
-    return either;
-}
-
 // The larger ones of two pairs of scores of 16 bits. If one of two scores is a NaN, the result is
 // NaN with OR_NAN, and else the other one.
 template <bool OR_NAN>
 INLINE u32 larger_pair(u32 x, u32 y, bool brain) {
+    if (OR_NAN) return brain ? max_or_nan_bf16x2(x, y) : max_or_nan_f16x2(x, y);
     u32 pair;
     if (brain) {
-        if (OR_NAN) {
-            asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(pair) : "r"(x), "r"(y));
-        } else {
-            asm("max.bf16x2 %0, %1, %2;" : "=r"(pair) : "r"(x), "r"(y));
-        }
+        asm("max.bf16x2 %0, %1, %2;" : "=r"(pair) : "r"(x), "r"(y));
     } else {
-        if (OR_NAN) {
-            asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(x), "r"(y));
-        } else {
-            asm("max.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(x), "r"(y));
-        }
+        asm("max.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(x), "r"(y));
     }
     return pair;
 }
@@ -371,8 +359,8 @@ struct Filter<float> {
 #pragma unroll
         for (u32 a = 0; a < AHEAD<float>; a++) {
             const float(&x)[4] = packs[a].items;
-            const float best = larger_or_nan(larger_or_nan(x[0], x[1]), larger_or_nan(x[2], x[3]));
-            most = larger_or_nan(most, best);
+            const float best = max_or_nan(max_or_nan(x[0], x[1]), max_or_nan(x[2], x[3]));
+            most = max_or_nan(most, best);
         }
         return bits;
     }
@@ -430,8 +418,8 @@ struct Filter<Half> {
     }
 
     INLINE float greatest() const {
-        return larger_or_nan(Half::wide(static_cast<u16>(most), brain),
-                            Half::wide(static_cast<u16>(most >> 16), brain));
+        return max_or_nan(Half::wide(static_cast<u16>(most), brain),
+                          Half::wide(static_cast<u16>(most >> 16), brain));
     }
 
     INLINE static float score(const Tile<Half>& packs, u32 bit, bool brain) {
@@ -693,7 +681,8 @@ INLINE u32 own_bound(const Params& p, const Sample& sample, const Tile<T>& packs
     return found_bound();
 }
 
-// Empties the list, which no other block reads any longer. A barrier follows.
+// Empties this block's list of scores. To be called when no other block reads the list any more, and
+// before a barrier of the block.
 INLINE void forget_list() {
     if (threadIdx.x == 0) shared().own.count = shared().own.largest = 0;
 }

@@ -87,7 +87,7 @@ INLINE bool list_scores(const Params& p, const SlottedPiece<T>& piece, Tile<T>& 
     });
     float greatest = filter.greatest();
     piece.edges(p.brain, [&](float x, u32 bit) {
-        greatest = larger_or_nan(greatest, x);
+        greatest = max_or_nan(greatest, x);
         if (!(x > bound_value)) return;
         const u32 at = atomicAdd(&s.own.count, 1u);
         if (at >= p.candidates) return;

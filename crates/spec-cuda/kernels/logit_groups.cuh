@@ -5,15 +5,9 @@
 #pragma once
 
 #include "fold.cuh"
+#include "max_or_nan.cuh"
 #include "picks.cuh"
 #include "race.cuh"
-
-// The larger of two logits; NaN if either is NaN.
-INLINE float max_or_nan(float a, float b) {
-    float larger;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
-    return larger;
-}
 
 // The largest of 16 bytes of logits, and of two such; NaN if any is NaN. Those of 16 bits are compared
 // in pairs.
@@ -35,11 +29,7 @@ template <>
 struct Largest16<bf16> {
     using Value = u32;
 
-    INLINE static u32 larger(u32 a, u32 b) {
-        u32 larger;
-        asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
-        return larger;
-    }
+    INLINE static u32 larger(u32 a, u32 b) { return max_or_nan_bf16x2(a, b); }
     INLINE static u32 of(const Pack<bf16>& p) {
         return larger(larger(p.raw.x, p.raw.y), larger(p.raw.z, p.raw.w));
     }
@@ -52,11 +42,7 @@ template <>
 struct Largest16<f16> {
     using Value = u32;
 
-    INLINE static u32 larger(u32 a, u32 b) {
-        u32 larger;
-        asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
-        return larger;
-    }
+    INLINE static u32 larger(u32 a, u32 b) { return max_or_nan_f16x2(a, b); }
     INLINE static u32 of(const Pack<f16>& p) {
         return larger(larger(p.raw.x, p.raw.y), larger(p.raw.z, p.raw.w));
     }

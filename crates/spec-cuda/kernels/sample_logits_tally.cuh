@@ -136,7 +136,8 @@ __device__ __noinline__ Tally::Sum Tally::add(u32 (&bins)[BINS], const T* row, u
     const u32 lane = lane_id();
     float top = negative_infinity();
     for (u32 group = share.begin + lane; group < share.end; group += WARP) top = fmaxf(top, tops[group]);
-    // Where more than half of the lanes have equal largest logits, most logits of the row may be equal.
+    // `top` is the largest logit of the lane's groups. If it is the same in more than half of the lanes, so many
+    // logits of the row may be equal that additions to their bin would wait for each other: the warp makes no tally.
     const u32 alike = __popc(__match_any_sync(ALL_LANES, __float_as_uint(top)));
     const u32 lanes = min(share.end - share.begin, WARP);
     const bool tied = __any_sync(ALL_LANES, lane < lanes && alike > max(lanes / 2, 1u));
@@ -149,8 +150,8 @@ __device__ __noinline__ Tally::Sum Tally::add(u32 (&bins)[BINS], const T* row, u
     const float reference = floorf(height * (1.0f / OCTAVES)) * OCTAVES;
     const float tallest = warp_sum(approximate_exp2(fmaf(top, octaves, -height)));
     // A weight goes to no bin if it is smaller than the share that top-p leaves out, or that errors hide, times a
-    // lower bound of the mean weight: all such weights together are less than that share. The lower bound comes from
-    // the largest logits of the lanes without the largest of all, which may be far above the others.
+    // lower bound of the mean weight: all such weights together are less than that share. For the lower bound, the
+    // weights of the lanes' `top` are added up without the largest one, which may be far above all others.
     const float left_out = fmaxf(static_cast<float>((1ull << 32) - top_p) * (1.0f / 4294967296.0f), 2.0f * ERROR);
     const float mean = __fdividef(fmaxf(tallest - 1.0f, 1e-6f), static_cast<float>((share.end - share.begin) * GROUP));
     const float depth = fmaxf(floorf(approximate_log2(fmaxf(left_out * mean, 1e-30f))), -DEPTH);
@@ -176,7 +177,7 @@ __device__ __noinline__ Tally::Sum Tally::add(u32 (&bins)[BINS], const T* row, u
             }
         }
     }
-    // The row's last tokens, where they are not a whole group.
+    // The tokens after the row's last whole group of tokens.
 #pragma unroll 1
     for (u32 token = whole * GROUP + lane; token < min(vocab, share.end * GROUP); token += WARP) {
         add_weight(to, approximate_exp2(fmaf(to_f32(row[token]), octaves, -reference)), least, sum);
@@ -190,7 +191,7 @@ __device__ __noinline__ Bracket Tally::find(u32 (&bins)[BINS], Shared& shared, c
     constexpr float LESS = 1.0f - ERROR;
     const u32 lane = team.lane;
     const float height = largest * octaves;
-    // Where a warp of this block goes without a tally, nothing need be read.
+    // If some warp of this block has made no tally, the bins lack that warp's weights and are not read.
     const bool tallied = shared.of_warps[lane % SELECT_WARPS].sum < LARGEST;
     if (!__all_sync(ALL_LANES, tallied) || !(fabsf(height) < MAX_OCTAVES)) return Bracket::unknown();
     // The octave after that of the largest logit, in which roundings may have put its weight: the first of the ring.

@@ -4,7 +4,7 @@ use spec_core::Result;
 
 use crate::cluster::{MAX_CLUSTER, largest};
 
-/// Threads of a block: `SELECT_THREADS`.
+/// Threads of each block of these kernels, which call this number `SELECT_THREADS`.
 pub(super) const THREADS: u32 = 512;
 
 /// Blocks of a long row where there are at least as many rows as multiprocessors.

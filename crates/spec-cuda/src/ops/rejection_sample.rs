@@ -88,7 +88,8 @@ fn usual_drafts(plan: &Plan) -> usize {
     if even { plan.tokens() / plan.batch } else { 0 }
 }
 
-/// Blocks of a kernel whose tokens race that fit a multiprocessor.
+/// Blocks of a kernel whose tokens race that fit a multiprocessor: `BLOCKS` in
+/// `kernels/rejection_sample.cu`.
 const RACING_SHARING: u32 = 1;
 
 /// The blocks of the cluster that searches the rows of a request, and the threads of each block.
@@ -156,7 +157,9 @@ impl Team {
     /// The team where some requests may draw a token and others are greedy. A greedy request reads a
     /// row for each draft that it accepts, which takes longer than the race of one row.
     ///
-    /// Times on an H100 in microseconds, where every other request is greedy, f32, rows of 128,256:
+    /// Times on an H100 in microseconds, where every other request is greedy, f32, rows of 128,256.
+    /// With a number of blocks set here, `spec-bench rejection_sample --device cuda:0 --shape
+    /// batch=32,drafts=8,vocab=128256,recovery=sample,requests=half-greedy` times this number:
     ///
     /// ```text
     /// batch x drafts    2 blocks     4        8       16

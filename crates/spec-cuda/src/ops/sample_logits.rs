@@ -102,7 +102,8 @@ pub(super) const HEADER: Header = Header {
 /// Tokens of the largest vocabulary that the plain kernel takes: those of `RaceLead::MAX_GROUPS` groups.
 const MAX_PLAIN: usize = 4096 * 64;
 
-/// Blocks of the plain kernel that fit a multiprocessor.
+/// Blocks of the plain kernel that fit a multiprocessor: those that `SAMPLER` asks for in
+/// `kernels/sample_logits_plain.cu`.
 const PLAIN_SHARING: u32 = 2;
 
 /// A kernel in whose launch each cluster owns one row.
