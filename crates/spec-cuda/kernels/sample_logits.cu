@@ -60,8 +60,33 @@ struct Sampling {
                 write_token(p, index, i, i == 0 ? token : NONE, 0.0f);
             }
         }
-        write_probs(p, index, row, team.lane,
-                    [&](float, u32 at) { return at == token ? 1.0f : 0.0f; });
+        if (p.probs.data == nullptr) return;
+        const Tokens tokens(row);
+        write_one_hot(p.probs[index], tokens.begin, tokens.end, team.lane, token);
+    }
+
+    // Writes zeros as probabilities of this warp's piece, if probabilities are asked for.
+    INLINE void clear_probs() const {
+        if (p.probs.data == nullptr) return;
+        const Tokens tokens(row);
+        write_zeros(p.probs[index], tokens.begin, tokens.end, team.lane);
+    }
+
+    // Writes the probabilities of what `end_few` has kept, where all blocks have called `clear_probs`. By all
+    // blocks, the last that they do.
+    INLINE void share_few(const Options& options, const Scale& scale) const {
+        if (p.probs.data == nullptr) return;
+        team.blocks.sync();
+        if (team.blocks.rank != 0) return;
+        const Few& few = shared.few;
+        float* const to = p.probs[index];
+        if (options.greedy) {
+            if (threadIdx.x == 0) to[NONE - static_cast<u32>(few.sorted[0])] = 1.0f;
+            return;
+        }
+        if (few.list[threadIdx.x] == NEVER) return;
+        const float x = exact::value_of_key(static_cast<u32>(few.sorted[threadIdx.x] >> 32));
+        to[static_cast<u32>(few.list[threadIdx.x])] = exact::mul(scale.weight(x), share_factor(few.total));
     }
 
     // Writes the first of what is listed in this block as finishes, `count` of them.
@@ -151,27 +176,14 @@ struct Sampling {
 // Writes the shares of what is kept, of a sum of weights.
 template <typename T>
 __device__ __noinline__ void write_shares(Sampling<T> sampling, Kept kept, u64 total) {
-    // For units of 2^-40 instead of 2^-31.
-    const float factor = exact::mul(exact::softmax::factor(total), 512.0f);
-    write_probs(sampling.p, sampling.index, sampling.row, sampling.team.lane, [&](float x, u32 at) {
-        return kept(x, at) > 0 ? exact::softmax::score(kept.scale.weight(x), factor) : 0.0f;
-    });
-}
-
-// The same where the block that leads knows the cut and the sum.
-template <typename T>
-__device__ __noinline__ void share_few(Sampling<T> sampling, Options options, Scale scale) {
-    const Team& team = sampling.team;
-    team.blocks.sync();
-    const Few* const there = team.blocks.of(&sampling.shared.few, 0);
-    const u32 likeliest = NONE - static_cast<u32>(there->sorted[0]);
-    const Kept kept = {scale, there->cut, options.floor};
-    const u64 total = there->total;
-    // All have read that before the block may end.
-    team.blocks.sync();
-    if (!options.greedy) return write_shares(sampling, kept, total);
-    write_probs(sampling.p, sampling.index, sampling.row, team.lane,
-                [&](float, u32 at) { return at == likeliest ? 1.0f : 0.0f; });
+    const FloatCut by(kept.cut);
+    const float least = least_weight(kept.floor);
+    const float factor = share_factor(total);
+    constexpr u32 N = LogitRow<T>::N;
+    const auto shares_of = [&](const float(&entries)[N], u32 first, float(&shares)[N]) {
+        kept.shares(by, entries, first, least, factor, shares);
+    };
+    write_probs(sampling.p, sampling.index, sampling.row, sampling.team.lane, shares_of);
 }
 
 template <typename T>
@@ -295,8 +307,8 @@ __device__ __noinline__ void sample_together(const Params<T>& p, u32 index, Team
     if (how == How::SENT || how == How::LISTED) {
         if (how == How::SENT && team.blocks.rank == 0) gather_few(few);
         sampling().end_few(how == How::SENT ? few.listed : wanted, options, shares.limit, scale);
-        if (p.probs.data != nullptr) share_few(sampling(), options, scale);
-        return;
+        sampling().clear_probs();
+        return sampling().share_few(options, scale);
     }
     if (how == How::TIES) {
         // So many of what equals the largest, the lowest indices first.
@@ -367,15 +379,15 @@ INLINE void sample(const Params<T>& p) {
         const MaskedLogits<T> logits = {row.row, mask, p.vocab};
         const u32 answer = team.blocks.rank == 0
                                ? lead.find(few, races, logits, team, wanted, floor, options.inverse)
-                               : lead.ask(races, team, share);
+                               : lead.ask(races, team, share, [&] { sampling().clear_probs(); });
         if (answer != 0) {
             const Scale scale = {exact::value_of_key(answer), options.inverse};
             if (team.blocks.rank == 0) {
                 if (threadIdx.x == 0) raise(p.flags, options.bits);
                 sampling().end_few(few.listed, options, 0, scale);
+                sampling().clear_probs();
             }
-            if (p.probs.data != nullptr) share_few(sampling(), options, scale);
-            return;
+            return sampling().share_few(options, scale);
         }
     }
     const bool one = p.draws == 1 && !sampling().weighs() && p.vocab <= RaceShared::IN_ORDER * GROUP;

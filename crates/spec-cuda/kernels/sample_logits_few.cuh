@@ -32,9 +32,8 @@ struct Few {
     u32 count;
     bool full;
     u32 listed;
-    // What came of it: the sum of the weights that are left, and the cut.
+    // The sum of the weights that are left.
     u64 total;
-    Cut cut;
     // The noise of what is sorted.
     float noise[MAX];
 
@@ -345,7 +344,6 @@ INLINE void race_few(Few& few, const Team& team, u32 k, u64 limit, const Options
                      const Scale& scale, const Draw& draw, bool total) {
     const bool there = threadIdx.x < k;
     const u64 entry = there ? few.sorted[threadIdx.x] : 0;
-    const u64 next = threadIdx.x + 1 < k ? few.sorted[threadIdx.x + 1] : 0;
     const float x = exact::value_of_key(static_cast<u32>(entry >> 32));
     const u32 token = NONE - static_cast<u32>(entry);
     // Other warps find the noise meanwhile.
@@ -355,13 +353,8 @@ INLINE void race_few(Few& few, const Team& team, u32 k, u64 limit, const Options
     bool stays = there;
     if (options.top_p < 1ull << 32) {
         const BlockSums sums(team.shared->sums, team, weight);
-        const u64 after = sums.through;
         if (limit == 0) limit = max(__umul64hi(sums.all, options.top_p << 32), 1ull);
-        stays = there && after - weight < limit;
-        // Of one thread.
-        if (stays && (next == 0 || after >= limit)) few.cut = {static_cast<u32>(entry >> 32), token + 1};
-    } else if (there && next == 0) {
-        few.cut = {static_cast<u32>(entry >> 32), token + 1};
+        stays = there && sums.through - weight < limit;
     }
     // Weights need not descend where logits do: each says for itself whether it is too light.
     stays = stays && weight >= max(options.floor, 1ull);

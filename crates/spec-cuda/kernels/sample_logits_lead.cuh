@@ -134,10 +134,12 @@ struct Lead {
     }
 
     // In every other block: sends its groups' largest logits to the leading block, and returns that block's
-    // answer.
-    INLINE u32 ask(const RaceShared& races, const Team& team, const Share& share) const {
+    // answer. meanwhile() is called while the leading block looks for it.
+    template <typename Meanwhile>
+    INLINE u32 ask(const RaceShared& races, const Team& team, const Share& share, Meanwhile&& meanwhile) const {
         if (threadIdx.x == 0) shared.answered.expect(sizeof(shared.answer));
         send_tops(&races.tops[0][0], shared.arrivals, share, team.lane);
+        meanwhile();
         shared.answered.wait(0);
         return static_cast<u32>(shared.answer);
     }

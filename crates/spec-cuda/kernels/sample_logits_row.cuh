@@ -71,12 +71,7 @@ INLINE u64 sum_all(const Row& row, u32 lane, const Scale& scale, Also&& also) {
         total += (static_cast<u64>(high - Row::N * SPLIT_BITS) << 20) + (low - Row::N * SPLIT_BITS);
         also(entries, first);
     };
-    // Eight entries at once.
-    if (row.is_read_as_is()) {
-        row.template each_as_is<8 / Row::N, MEANWHILE>(lane, add);
-    } else {
-        row.template each<2>(lane, add);
-    }
+    row.template each_ahead<MEANWHILE>(lane, add);
     return warp_sum(total);
 }
 
@@ -97,12 +92,6 @@ struct Kept {
 
     INLINE bool all() const { return cut.all() && floor == 0; }
 
-    INLINE u64 operator()(float x, u32 index) const {
-        if (!cut.keeps(key_of(x), index)) return 0;
-        const u64 fixed = scale.fixed(x);
-        return fixed >= floor ? fixed : 0;
-    }
-
     // Of neighbours, into `weights`; false where all are 0.
     template <u32 N>
     INLINE bool vector(const FloatCut& by, const float (&entries)[N], u32 first,
@@ -119,12 +108,31 @@ struct Kept {
         return true;
     }
 
+    // The shares of neighbours.
+    template <u32 N>
+    INLINE void shares(const FloatCut& by, const float (&entries)[N], u32 first, float least, float factor,
+                       float (&shares)[N]) const {
+        u32 those = 0;
+#pragma unroll
+        for (u32 j = 0; j < N; ++j) {
+            shares[j] = 0.0f;
+            those |= by.keeps(entries[j], first + j) ? 1u << j : 0u;
+        }
+        if (those == 0) return;
+#pragma unroll
+        for (u32 j = 0; j < N; ++j) {
+            const float t = entries[j] == scale.largest ? 0.0f : scale.below(entries[j]);
+            const float weight = exp_of_units(t);
+            if ((those >> j & 1) != 0 && weight >= least) shares[j] = exact::mul(weight, factor);
+        }
+    }
+
     template <typename Row>
     INLINE u64 sum(const Row& row, u32 lane) const {
         if (all()) return sum_all<true>(row, lane, scale, NothingMore{});
         const FloatCut by(cut);
         u64 total = 0;
-        row.each(lane, [&](const float(&entries)[Row::N], u32 first) {
+        row.each_ahead(lane, [&](const float(&entries)[Row::N], u32 first) {
             u64 weights[Row::N];
             if (!vector(by, entries, first, weights)) return;
 #pragma unroll
@@ -136,19 +144,60 @@ struct Kept {
 
 // ---- results --------------------------------------------------------------------
 
-// Writes the probabilities of this warp's piece: share(x, index). Where probabilities and logits share an
-// alignment, those of a whole vector are stored 16 bytes at a time.
-template <typename T, typename Share>
-INLINE void write_probs(const Params<T>& p, u32 row_index, const LogitRow<T>& row, u32 lane,
-                        Share&& share) {
-    if (p.probs.data == nullptr) return;
+// The factor from a weight to its share of a sum of weights in units of 2^-40. No share is subnormal, so that
+// the product with the weight is exact::softmax::score.
+INLINE float share_factor(u64 total) { return exact::mul(exact::softmax::factor(total), 1.0f / 32768.0f); }
+
+// The least weight of `floor` units of 2^-40 or one unit: weights below are 0 units, or below `floor`. Exact.
+INLINE float least_weight(u64 floor) {
+    return static_cast<float>(max(floor, 1ull)) * (1.0f / 1099511627776.0f);
+}
+
+// The tokens of this warp's piece.
+struct Tokens {
+    u32 begin;
+    u32 end;
+
+    template <typename Row>
+    INLINE explicit Tokens(const Row& row) {
+        begin = row.begin == 0 ? 0 : row.begin * Row::N - row.lead;
+        end = row.begin == row.end ? begin : min(row.end * Row::N - row.lead, row.length);
+    }
+};
+
+// Writes zeros as probabilities of the tokens begin .. end, by a warp.
+__device__ __noinline__ void write_zeros(float* to, u32 begin, u32 end, u32 lane) {
+    const u32 past = static_cast<u32>(reinterpret_cast<u64>(to + begin) / sizeof(float)) % 4;
+    const u32 head = min((4 - past) % 4, end - begin);
+    if (lane < head) to[begin + lane] = 0.0f;
+    begin += head;
+    const u32 quads = (end - begin) / 4;
+#pragma unroll 4
+    for (u32 i = lane; i < quads; i += WARP) {
+        reinterpret_cast<float4*>(to + begin)[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+    begin += quads * 4;
+    if (begin + lane < end) to[begin + lane] = 0.0f;
+    // For what other lanes write next.
+    __syncwarp();
+}
+
+// Writes the probabilities of the tokens begin .. end where one token of the row has all of it, by a warp.
+INLINE void write_one_hot(float* to, u32 begin, u32 end, u32 lane, u32 token) {
+    write_zeros(to, begin, end, lane);
+    if (lane == 0 && begin <= token && token < end) to[token] = 1.0f;
+}
+
+// Writes the probabilities of this warp's piece: shares(entries, index of the first, their shares). Where
+// probabilities and logits share an alignment, those of a whole vector are stored 16 bytes at a time.
+template <typename T, typename Shares>
+INLINE void write_probs(const Params<T>& p, u32 row_index, const LogitRow<T>& row, u32 lane, Shares&& shares_of) {
     constexpr u32 N = LogitRow<T>::N;
     float* const to = p.probs[row_index];
     const bool aligned = (reinterpret_cast<u64>(to) - row.lead * sizeof(float)) % 16 == 0;
-    row.each(lane, [&](const float(&entries)[N], u32 first) {
+    row.each_ahead(lane, [&](const float(&entries)[N], u32 first) {
         float shares[N];
-#pragma unroll
-        for (u32 j = 0; j < N; ++j) shares[j] = share(entries[j], first + j);
+        shares_of(entries, first, shares);
         if (aligned && row.whole(first)) {
 #pragma unroll
             for (u32 j = 0; j < N; j += 4) {

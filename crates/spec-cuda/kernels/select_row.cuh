@@ -160,6 +160,16 @@ struct EnteredRow {
         }
     }
 
+    // As `each`, eight entries at once.
+    template <bool MEANWHILE = true, typename Visit>
+    INLINE void each_ahead(u32 lane, Visit&& visit) const {
+        if (is_read_as_is()) {
+            each_as_is<8 / N, MEANWHILE>(lane, visit);
+        } else {
+            each<2>(lane, visit);
+        }
+    }
+
     // The index of the entry of a piece at which the running sum of weigh(x, index),
     // in ascending index, first exceeds `rest`, which the sum of all does. By the
     // whole block that has the piece, some neighbouring vectors a thread.

@@ -22,6 +22,7 @@ use crate::args::{IntegerRows, Integers, Rows};
 use crate::launch::{Function, Shape};
 
 static PLAIN: Archive = archive!("sample_logits_plain");
+static PROBS: Archive = archive!("sample_logits_probs");
 static GENERAL: Archive = archive!("sample_logits");
 static REPORT: Archive = archive!("sample_logits_report");
 
@@ -106,6 +107,10 @@ const MAX_PLAIN: usize = 4096 * 64;
 /// `kernels/sample_logits_plain.cu`.
 const PLAIN_SHARING: u32 = 2;
 
+/// Bytes of the weights that all warps of a block weigh in a step: `SELECT_WARPS` times `STEP` in
+/// `kernels/sample_logits_probs.cu`.
+const PROBS_STEP: usize = 16 * 512 * 4;
+
 /// A kernel in whose launch each cluster owns one row.
 struct ByRow {
     function: Function,
@@ -126,18 +131,20 @@ impl ByRow {
         archive: &'static Archive,
         name: &str,
         rows: usize,
+        shared: impl Fn(&Function, u32) -> u32,
         blocks: impl FnOnce(&dyn Fn(u32) -> Result<u32>) -> Result<u32>,
     ) -> Result<Self> {
         let function = cuda.function(archive, name)?;
-        let block = Shape::new(1, THREADS);
-        let blocks = blocks(&|blocks| cuda.active_clusters(&function, block.cluster(blocks)))?;
+        let of =
+            |blocks| Shape::new(1, THREADS).shared(shared(&function, blocks)).cluster(blocks);
+        let blocks = blocks(&|blocks| cuda.active_clusters(&function, of(blocks)))?;
         let grid = rows.checked_mul(blocks as usize);
         let grid = grid.and_then(|grid| u32::try_from(grid).ok()).filter(|&grid| grid < 1 << 31);
         let grid = grid.ok_or_else(|| {
             let words = format!("{rows} rows are more than a grid holds");
             Error::device(cuda.device(), Status::NotImplemented, words)
         })?;
-        let shape = Shape { grid: [grid, 1], ..block.cluster(blocks) };
+        let shape = Shape { grid: [grid, 1], ..of(blocks) };
         Ok(ByRow { function, shape })
     }
 }
@@ -147,25 +154,43 @@ impl Prepared {
         // The plain kernel is quicker, and suffices if a row draws one token from all tokens, or
         // takes the likeliest token.
         let weighs = plan.probs.is_some() || plan.processed_logprobs.is_some();
-        let plain = !plan.filters && !weighs && plan.draws() == 1 && plan.vocab() <= MAX_PLAIN;
+        let plain = !plan.filters && plan.draws() == 1 && plan.vocab() <= MAX_PLAIN;
         let dtype = plan.logits.dtype.name();
         let rows = plan.rows();
-        let draw = if plain {
+        let bytes = plan.vocab() * plan.logits.dtype.size();
+        let multiprocessors = cuda.limits().multiprocessors;
+        let none = |_: &Function, _| 0;
+        let env = |name, or| std::env::var(name).map_or(or, |v| v.parse::<u32>().unwrap());
+        let draw = if plain && !weighs {
             let masked = if plan.mask.is_some() { "masked_" } else { "" };
             let name = format!("sample_logits_plain_{masked}{dtype}");
-            let bytes = plan.vocab() * plan.logits.dtype.size();
-            let multiprocessors = cuda.limits().multiprocessors;
-            ByRow::new(cuda, &PLAIN, &name, rows, |at_once| {
+            ByRow::new(cuda, &PLAIN, &name, rows, none, |at_once| {
                 blocks_for_lead(rows, bytes, multiprocessors, PLAIN_SHARING, at_once)
+            })
+        } else if plain && plan.mask.is_none() && env("SPEC_PROBS_OLD", 0) == 0 {
+            let name = format!("sample_logits_probs_{dtype}");
+            let limit = cuda.limits().shared;
+            let shared = |function: &Function, blocks: u32| {
+                // What lets two blocks run on a multiprocessor, each of which takes 1 KiB more.
+                let most = function.dynamic.saturating_sub(limit / 2 + 512) as usize;
+                let most = env("SPEC_PROBS_SHARED", most as u32) as usize;
+                let tokens = plan.vocab().div_ceil(256).div_ceil(blocks as usize * 16) * 256;
+                (tokens.div_ceil(512).min(most / PROBS_STEP) * PROBS_STEP) as u32
+            };
+            ByRow::new(cuda, &PROBS, &name, rows, shared, |at_once| {
+                match env("SPEC_PROBS_BLOCKS", 0) {
+                    0 => blocks_for_lead(rows, bytes, multiprocessors, PLAIN_SHARING, at_once),
+                    blocks => Ok(blocks),
+                }
             })
         } else {
             let name = format!("sample_logits_{dtype}");
-            ByRow::new(cuda, &GENERAL, &name, rows, |at_once| blocks_for(rows, at_once))
+            ByRow::new(cuda, &GENERAL, &name, rows, none, |at_once| blocks_for(rows, at_once))
         };
         let name = format!("sample_logits_report_{dtype}");
         let report = plan
             .reports()
-            .then(|| ByRow::new(cuda, &REPORT, &name, rows, |at_once| blocks_for(rows, at_once)));
+            .then(|| ByRow::new(cuda, &REPORT, &name, rows, none, |at_once| blocks_for(rows, at_once)));
         Ok(Prepared {
             cuda: cuda.clone(),
             plan: plan.clone(),

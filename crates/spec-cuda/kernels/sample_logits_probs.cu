@@ -1,0 +1,347 @@
+// sample_logits where every row draws one token from all tokens, but for what min-p drops, or takes the
+// likeliest, and where the distribution that the token was drawn from is asked for, or the token's share of it.
+//
+// A block or a cluster of blocks owns a row, and each warp has a share of it:
+//
+//     survey     Each warp reads its share once, as in sample_logits_plain.cu: the largest logit of each group
+//                of 64 tokens and the noise of the groups go to the leading block.
+//     largest    Each warp tells all blocks the largest logit of its share: weights are relative to the row's.
+//     weights    Each warp reads its share again, from L2, and adds up the exact weights. As many weights as
+//                there is room for stay in shared memory.
+//     sum        Each warp tells all blocks its sum.
+//     shares     Each warp multiplies its weights by one factor, and writes them. Weights that had no room are
+//                computed again.
+//     race       The leading block finds the token (race_lead.cuh), while the other blocks still write.
+//
+// Bytes: the logits and the probabilities once, 32 * 8 * 128256 = 32.8 MB at 32 rows: 7.9 us at 4.15 TB/s. A
+// weight takes 31 instructions, of which 23 are exact::exp: 33 million weights, of 256 rows, 37 us.
+#include "race_lead.cuh"
+#include "sample_logits_row.cuh"
+
+// Neighbouring tokens that a lane weighs together, and how many of such quads it has on their way.
+constexpr u32 QUAD = 4;
+constexpr u32 QUADS = 4;
+// Tokens that a warp weighs in a step.
+constexpr u32 STEP = QUADS * QUAD * WARP;
+// The share of a warp of the leading block, in eighths of the share of other warps: the leading block has the
+// race, too.
+constexpr u32 LEADING = 8;
+
+template <u32 BYTES>
+struct Word;
+template <>
+struct Word<8> {
+    using Type = uint2;
+};
+template <>
+struct Word<16> {
+    using Type = uint4;
+};
+
+// Four neighbouring logits.
+template <typename T>
+union Quad {
+    using Raw = typename Word<QUAD * sizeof(T)>::Type;
+
+    Raw raw;
+    T items[QUAD];
+
+    INLINE Quad() {}
+};
+
+// The weights of a warp's share of a row.
+template <typename T>
+struct Weights {
+    // What a lane has of a step of the warp.
+    struct Lane {
+        Quad<T> quads[QUADS];
+    };
+
+    const T* row;
+    // Null where no probabilities are asked for.
+    float* probs;
+    // The largest logit of each group of the row.
+    const float* tops;
+    // Room for the weights of the warp's first steps.
+    float4* kept;
+    u32 kept_steps;
+    u32 lane;
+    // The warp's tokens; those before `whole` are read and written four at a time.
+    u32 begin;
+    u32 whole;
+    u32 end;
+    Scale scale;
+    // The least weight that counts; logits below `heavy` weigh less.
+    float least;
+    float heavy;
+
+    INLINE Weights(const T* logits, float* to, const float* of_groups, const Share& share, u32 vocab, u32 own_lane)
+        : row(logits), probs(to), tops(of_groups), lane(own_lane), begin(share.begin * GROUP),
+          end(min(share.end * GROUP, vocab)) {
+        const bool aligned = reinterpret_cast<u64>(row) % sizeof(Quad<T>) == 0 &&
+                             reinterpret_cast<u64>(probs) % sizeof(float4) == 0;
+        whole = aligned ? end / QUAD * QUAD : begin;
+    }
+
+    // Where a lane has the i-th of its quads in the step of tokens first and on.
+    INLINE u32 place(u32 first, u32 i) const { return first + (i * WARP + lane) * QUAD; }
+
+    // Reads a quad; past the end, the last one.
+    INLINE void read(Quad<T>& quad, u32 at) const {
+        const T* const from = row + min(at, whole - QUAD);
+        quad.raw = __ldg(reinterpret_cast<const typename Quad<T>::Raw*>(from));
+    }
+
+    // Begins to read the step of tokens first and on.
+    INLINE void read_step(Lane& own, u32 first) const {
+        if (first >= whole) return;
+#pragma unroll
+        for (u32 i = 0; i < QUADS; ++i) read(own.quads[i], place(first, i));
+    }
+
+    // What the row's largest logit and the request say of weights.
+    INLINE void weigh_by(const Scale& by, u64 floor) {
+        scale = by;
+        least = least_weight(floor);
+        heavy = scale.least_entry(max(floor, 1ull));
+        if (!exact::finite(scale.largest)) whole = begin;
+    }
+
+    // A weight, where the largest logit is finite; 0 for a weight that does not count.
+    INLINE float weight(float x) const {
+        const float w = exp_of_units(scale.below(x));
+        return w >= least ? w : 0.0f;
+    }
+
+    // The same, whatever the largest logit is.
+    INLINE float any_weight(u32 token) const {
+        const float x = to_f32(__ldg(row + token));
+        return x == scale.largest ? 1.0f : weight(x);
+    }
+
+    // Whether no logit of a step weighs enough to count.
+    INLINE bool is_light(u32 first) const {
+        const u32 group = first / GROUP + lane;
+        const bool has = lane < STEP / GROUP && group * GROUP < end;
+        return !__any_sync(ALL_LANES, has && !(tops[group] < heavy));
+    }
+
+    INLINE float4& place_of(u32 step, u32 i) const { return kept[(step * QUADS + i) * WARP + lane]; }
+
+    // visit(step, i, index of the first, weights) for the lane's quads of steps `step` and on, the first of which
+    // `read_step` has begun to read; zero(index of the first) where no weight of the whole step counts.
+    template <typename Visit, typename Zero>
+    INLINE void each(Lane& own, u32 step, Visit&& visit, Zero&& zero) const {
+#pragma unroll 1
+        for (u32 first = begin + step * STEP; first < whole; first += STEP, ++step) {
+            const bool light = is_light(first);
+#pragma unroll
+            for (u32 i = 0; i < QUADS; ++i) {
+                const u32 at = place(first, i);
+                if (light) {
+                    if (at < whole) zero(at);
+                } else if (at < whole) {
+                    float4 w;
+                    w.x = weight(to_f32(own.quads[i].items[0]));
+                    w.y = weight(to_f32(own.quads[i].items[1]));
+                    w.z = weight(to_f32(own.quads[i].items[2]));
+                    w.w = weight(to_f32(own.quads[i].items[3]));
+                    visit(step, i, at, w);
+                }
+                read(own.quads[i], at + STEP);
+            }
+        }
+    }
+
+    // The warp's sum in units of 2^-40. `own` has begun to read the first step.
+    INLINE u64 sum(Lane& own) const {
+        // Of 512 entries a lane at most, 20 bits each.
+        u32 high = 0;
+        u32 low = 0;
+        u32 count = 0;
+        const auto add = [&](float w) {
+            const Split split(w);
+            high += split.high;
+            low += split.low;
+        };
+        const auto visit = [&](u32 step, u32 i, u32, const float4& w) {
+            add(w.x);
+            add(w.y);
+            add(w.z);
+            add(w.w);
+            count += QUAD;
+            if (step < kept_steps) place_of(step, i) = w;
+        };
+        each(own, 0, visit, [](u32) {});
+#pragma unroll 4
+        for (u32 token = whole + lane; token < end; token += WARP) {
+            add(any_weight(token));
+            count += 1;
+        }
+        const u32 bias = count * SPLIT_BITS;
+        return warp_sum((static_cast<u64>(high - bias) << 20) + (low - bias));
+    }
+
+    INLINE void store(u32 at, const float4& w, float factor) const {
+        *reinterpret_cast<float4*>(probs + at) =
+            make_float4(exact::mul(w.x, factor), exact::mul(w.y, factor), exact::mul(w.z, factor),
+                        exact::mul(w.w, factor));
+    }
+
+    // Writes the probabilities. `own` has begun to read the first step that is not kept.
+    INLINE void write(Lane& own, float factor) const {
+        const auto zero = [&](u32 at) { *reinterpret_cast<float4*>(probs + at) = make_float4(0.0f, 0.0f, 0.0f, 0.0f); };
+#pragma unroll 1
+        for (u32 step = 0; step < kept_steps && begin + step * STEP < whole; ++step) {
+            const u32 first = begin + step * STEP;
+            const bool light = is_light(first);
+#pragma unroll
+            for (u32 i = 0; i < QUADS; ++i) {
+                const u32 at = place(first, i);
+                if (at >= whole) break;
+                if (light) {
+                    zero(at);
+                } else {
+                    store(at, place_of(step, i), factor);
+                }
+            }
+        }
+        each(own, kept_steps, [&](u32, u32, u32 at, const float4& w) { store(at, w, factor); }, zero);
+#pragma unroll 4
+        for (u32 token = whole + lane; token < end; token += WARP) {
+            probs[token] = exact::mul(any_weight(token), factor);
+        }
+    }
+};
+
+// The groups of the warp `piece` of a cluster.
+INLINE Share share_of(u32 vocab, u32 piece, u32 blocks) {
+    Share share(vocab, piece, blocks * SELECT_WARPS);
+    if (blocks == 1) return share;
+    const u32 groups = (vocab + GROUP - 1) / GROUP;
+    const auto start = [&](u32 of) {
+        const u32 leading = min(of, SELECT_WARPS);
+        const u32 before = leading * LEADING + (of - leading) * 8;
+        const u32 all = SELECT_WARPS * LEADING + (blocks - 1) * SELECT_WARPS * 8;
+        return min((groups + 3) / 4 * before / all * 4, groups);
+    };
+    share.begin = start(piece);
+    share.end = start(piece + 1);
+    return share;
+}
+
+// In the leading block: waits until what `RaceLead::send` of all other blocks brings has come. By the whole block.
+INLINE void await_race(const RaceLead& lead, const Senders& blocks, Arrivals& arrivals, u32 vocab) {
+    if (blocks.size > 1) {
+        if (threadIdx.x == 0) {
+            const u32 sent = (lead.groups + 3) / 4 - share_of(vocab, SELECT_WARPS, blocks.size).begin / 4;
+            arrivals.expect(sent * 24 + (blocks.size - 1) * SELECT_WARPS * 8);
+        }
+        arrivals.wait(0);
+    }
+    __syncthreads();
+}
+
+template <typename T>
+INLINE void sample_probs(const Params<T>& p) {
+    using Row = LogitGroups<T, false, 8>;
+    extern __shared__ float4 kept[];
+    __shared__ RaceLead::Shared shared;
+    // The largest logit of each group, and where the block that leads gets those of the others.
+    __shared__ alignas(16) float tops[RaceLead::MAX_GROUPS];
+    __shared__ Arrivals arrivals;
+    __shared__ Team::Shared told;
+    // A copy for each warp, which draws noise before all warps of the block meet.
+    __shared__ Request requests[SELECT_WARPS];
+    __shared__ PicksOfWarp picks_of[SELECT_WARPS];
+    Team team(told);
+    const Senders& blocks = team.blocks;
+    const u32 index = blockIdx.x >> (31 - __clz(blocks.size));
+    const RaceLead lead(shared, tops, p.vocab);
+    Request& request = requests[lead.warp];
+    if (lead.lane == 0) request.fetch_plain(p, index);
+    // While the first logits are on their way.
+    const auto begin = [&] {
+        if (blocks.size > 1) RaceLead::open(blocks, arrivals);
+        if (threadIdx.x == 0) shared.begin();
+        Request::arrive();
+        __syncwarp();
+    };
+    const Row row = {p.logits[index], nullptr, p.vocab};
+    const u32 piece = team.piece();
+    const Share share = share_of(p.vocab, piece, blocks.size);
+    const KeepsAll keeps;
+    const Picks<Row> picks(picks_of[lead.warp], row, share.begin, share.end);
+    RaceLead::Noise<Picks<Row>, KeepsAll> noise(lead, picks, share, keeps);
+    float top = negative_infinity();
+    const auto visit = [&](u32 group, float its) {
+        tops[group] = its;
+        top = fmaxf(top, its);
+    };
+    const auto meanwhile = [&](u32 group) {
+        if (group == share.begin) begin();
+        if (group >= noise.next && request.draws()) noise.advance(request.draw(p), request.inverse());
+    };
+    // Where `survey` reads nothing ahead.
+    if (row.streamed(share.begin, share.end) == share.begin) begin();
+    const float raw = row.survey(share.begin, share.end, lead.lane, visit, Unseen{}, meanwhile, picks);
+    if (__any_sync(ALL_LANES, !(raw <= LARGEST)) && lead.lane == 0) raise(p.flags, NON_FINITE);
+    lead.fill_up(share);
+    const Options options(request);
+    const Draw draw = request.draw(p);
+    float* const probs = p.probs.data == nullptr ? nullptr : p.probs[index];
+    Weights<T> weights(row.row, probs, tops, share, p.vocab, lead.lane);
+    typename Weights<T>::Lane own;
+    if (!options.greedy) {
+        weights.read_step(own, weights.begin);
+        noise.finish(draw, options.inverse, piece);
+    }
+    if (blocks.size > 1) blocks.wait_started();
+    if (blocks.rank != 0) lead.send(blocks, arrivals, share, piece);
+    team.pass(__reduce_max_sync(ALL_LANES, key_of(top)));
+    const u32 largest_key = team.largest_told(team.pieces());
+    const float largest = exact::value_of_key(largest_key);
+    const bool lowest = largest_key <= LOWEST_KEY;
+    u32 token = 0;
+    float logprob = 0.0f;
+    if (lowest || options.greedy) {
+        if (!lowest) {
+            __syncwarp();
+            team.pass(first_equal(row, tops + share.begin, share.begin, share.end, lead.lane, largest));
+            token = static_cast<u32>(least_told(team));
+        }
+        if (probs != nullptr) write_one_hot(probs, weights.begin, weights.end, lead.lane, token);
+        if (blocks.rank != 0) return;
+        await_race(lead, blocks, arrivals, p.vocab);
+    } else {
+        const Scale scale = {largest, options.inverse};
+        weights.weigh_by(scale, options.floor);
+        u32 room;
+        asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(room));
+        weights.kept_steps = probs == nullptr ? 0 : room / (SELECT_WARPS * STEP * sizeof(float));
+        weights.kept = kept + lead.warp * weights.kept_steps * (STEP / QUAD);
+        const u64 sum = weights.sum(own);
+        if (probs != nullptr) weights.read_step(own, weights.begin + weights.kept_steps * STEP);
+        team.pass(sum);
+        const u64 total = team.sum_told().all;
+        if (probs != nullptr) weights.write(own, share_factor(total));
+        if (blocks.rank != 0) return;
+        await_race(lead, blocks, arrivals, p.vocab);
+        const RaceLead::Front front = lead.front<false>(options.inverse, team.pieces());
+        const Racers<Row, KeepsAll> racers(draw, row, scale, options.floor, negative_infinity(), KeepsAll{});
+        token = static_cast<u32>(lead.winner(racers, team.pieces(), front.early));
+        // Where the logits change during the call, there may be none.
+        if (token >= p.vocab) token = 0;
+        if (p.processed_logprobs.data != nullptr) logprob = LogShare(scale, total)(row.entry(token));
+    }
+    if (threadIdx.x != 0) return;
+    raise(p.flags, lowest ? NON_FINITE : options.bits);
+    write_token(p, index, 0, token, logprob);
+}
+
+#define SAMPLER(dtype, T) \
+    SPEC_KERNEL_BLOCKS(sample_logits_probs_##dtype, sample_probs<T>, Params<T>, SELECT_THREADS, 2)
+
+SAMPLER(f32, float)
+SAMPLER(f16, f16)
+SAMPLER(bf16, bf16)
