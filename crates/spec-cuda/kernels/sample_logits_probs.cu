@@ -52,22 +52,25 @@ union Quad {
 // The weights of a warp's share of a row.
 template <typename T>
 struct Weights {
+    // Whether the logits stay in shared memory from the survey on. Logits of 16 bits do not: the row is short
+    // enough for L2 to have it.
+    static constexpr bool KEEPS_LOGITS = sizeof(T) == sizeof(float);
+
     // What a lane has of a step of the warp.
     struct Lane {
         Quad<T> quads[QUADS];
     };
 
     const T* row;
-    // Null where no probabilities are asked for.
     float* probs;
     // The largest logit of each group of the row.
     const float* tops;
-    // Room for the weights of the warp's first steps.
+    // Shared memory for the tokens before `kept_end`: their logits, where these are kept, and then their weights.
     float4* kept;
-    u32 kept_steps;
     u32 lane;
     // The warp's tokens; those before `whole` are read and written four at a time.
     u32 begin;
+    u32 kept_end;
     u32 whole;
     u32 end;
     Scale scale;
@@ -75,21 +78,28 @@ struct Weights {
     float least;
     float heavy;
 
-    INLINE Weights(const T* logits, float* to, const float* of_groups, const Share& share, u32 vocab, u32 own_lane)
-        : row(logits), probs(to), tops(of_groups), lane(own_lane), begin(share.begin * GROUP),
-          end(min(share.end * GROUP, vocab)) {
-        const bool aligned = reinterpret_cast<u64>(row) % sizeof(Quad<T>) == 0 &&
-                             reinterpret_cast<u64>(probs) % sizeof(float4) == 0;
-        whole = aligned ? end / QUAD * QUAD : begin;
+    // `room` is shared memory for each warp, in bytes.
+    INLINE Weights(const T* logits, float* to, const float* of_groups, const Share& share, u32 vocab, float4* of_warps,
+                   u32 room)
+        : row(logits), probs(to), tops(of_groups), kept(of_warps + threadIdx.x / WARP * (room / sizeof(float4))),
+          lane(lane_id()), begin(share.begin * GROUP), end(min(share.end * GROUP, vocab)) {
+        const bool aligned = reinterpret_cast<u64>(row) % 16 == 0 && reinterpret_cast<u64>(probs) % 16 == 0;
+        whole = aligned ? max(begin, end / GROUP * GROUP) : begin;
+        const u32 fit = room / sizeof(float);
+        kept_end = whole - begin <= fit ? whole : begin + fit / STEP * STEP;
     }
 
     // Where a lane has the i-th of its quads in the step of tokens first and on.
     INLINE u32 place(u32 first, u32 i) const { return first + (i * WARP + lane) * QUAD; }
 
+    INLINE float4& slot(u32 at) const { return kept[(at - begin) / QUAD]; }
+
     // Reads a quad; past the end, the last one.
     INLINE void read(Quad<T>& quad, u32 at) const {
-        const T* const from = row + min(at, whole - QUAD);
-        quad.raw = __ldg(reinterpret_cast<const typename Quad<T>::Raw*>(from));
+        at = min(at, whole - QUAD);
+        const void* from = row + at;
+        if (KEEPS_LOGITS && at < kept_end) from = &slot(at);
+        quad.raw = *static_cast<const typename Quad<T>::Raw*>(from);
     }
 
     // Begins to read the step of tokens first and on.
@@ -104,7 +114,7 @@ struct Weights {
         scale = by;
         least = least_weight(floor);
         heavy = scale.least_entry(max(floor, 1ull));
-        if (!exact::finite(scale.largest)) whole = begin;
+        if (!exact::finite(scale.largest)) whole = kept_end = begin;
     }
 
     // A weight, where the largest logit is finite; 0 for a weight that does not count.
@@ -126,14 +136,12 @@ struct Weights {
         return !__any_sync(ALL_LANES, has && !(tops[group] < heavy));
     }
 
-    INLINE float4& place_of(u32 step, u32 i) const { return kept[(step * QUADS + i) * WARP + lane]; }
-
-    // visit(step, i, index of the first, weights) for the lane's quads of steps `step` and on, the first of which
-    // `read_step` has begun to read; zero(index of the first) where no weight of the whole step counts.
+    // visit(index of the first, weights) for the lane's quads of tokens from and on, the first of which `read_step`
+    // has begun to read; zero(index of the first) where no weight of the whole step counts.
     template <typename Visit, typename Zero>
-    INLINE void each(Lane& own, u32 step, Visit&& visit, Zero&& zero) const {
+    INLINE void each(Lane& own, u32 from, Visit&& visit, Zero&& zero) const {
 #pragma unroll 1
-        for (u32 first = begin + step * STEP; first < whole; first += STEP, ++step) {
+        for (u32 first = from; first < whole; first += STEP) {
             const bool light = is_light(first);
 #pragma unroll
             for (u32 i = 0; i < QUADS; ++i) {
@@ -146,7 +154,7 @@ struct Weights {
                     w.y = weight(to_f32(own.quads[i].items[1]));
                     w.z = weight(to_f32(own.quads[i].items[2]));
                     w.w = weight(to_f32(own.quads[i].items[3]));
-                    visit(step, i, at, w);
+                    visit(at, w);
                 }
                 read(own.quads[i], at + STEP);
             }
@@ -164,15 +172,15 @@ struct Weights {
             high += split.high;
             low += split.low;
         };
-        const auto visit = [&](u32 step, u32 i, u32, const float4& w) {
+        const auto visit = [&](u32 at, const float4& w) {
             add(w.x);
             add(w.y);
             add(w.z);
             add(w.w);
             count += QUAD;
-            if (step < kept_steps) place_of(step, i) = w;
+            if (at < kept_end) slot(at) = w;
         };
-        each(own, 0, visit, [](u32) {});
+        each(own, begin, visit, [](u32) {});
 #pragma unroll 4
         for (u32 token = whole + lane; token < end; token += WARP) {
             add(any_weight(token));
@@ -192,25 +200,51 @@ struct Weights {
     INLINE void write(Lane& own, float factor) const {
         const auto zero = [&](u32 at) { *reinterpret_cast<float4*>(probs + at) = make_float4(0.0f, 0.0f, 0.0f, 0.0f); };
 #pragma unroll 1
-        for (u32 step = 0; step < kept_steps && begin + step * STEP < whole; ++step) {
-            const u32 first = begin + step * STEP;
+        for (u32 first = begin; first < kept_end; first += STEP) {
             const bool light = is_light(first);
 #pragma unroll
             for (u32 i = 0; i < QUADS; ++i) {
                 const u32 at = place(first, i);
-                if (at >= whole) break;
+                if (at >= kept_end) break;
                 if (light) {
                     zero(at);
                 } else {
-                    store(at, place_of(step, i), factor);
+                    store(at, slot(at), factor);
                 }
             }
         }
-        each(own, kept_steps, [&](u32, u32, u32 at, const float4& w) { store(at, w, factor); }, zero);
+        each(own, kept_end, [&](u32 at, const float4& w) { store(at, w, factor); }, zero);
 #pragma unroll 4
         for (u32 token = whole + lane; token < end; token += WARP) {
             probs[token] = exact::mul(any_weight(token), factor);
         }
+    }
+};
+
+// What the survey picks for the noise (picks.cuh), and keeps of the logits for `Weights`.
+template <typename T, typename Row>
+struct Keeping {
+    const Picks<Row>& picks;
+    const Weights<T>& weights;
+
+    struct Wanted {
+        typename Picks<Row>::Wanted wanted;
+        const Weights<T>& weights;
+        // The lane's first token.
+        u32 first;
+
+        template <typename Pack>
+        INLINE void operator()(u32 i, Pack&& pack) const {
+            wanted(i, pack);
+            if constexpr (Weights<T>::KEEPS_LOGITS) {
+                const u32 at = first + i * (WARP * QUAD);
+                if (at < weights.kept_end) reinterpret_cast<uint4&>(weights.slot(at)) = pack(0);
+            }
+        }
+    };
+
+    INLINE Wanted operator()(u32 group) const {
+        return {picks(group), weights, group * GROUP + weights.lane * QUAD};
     }
 };
 
@@ -256,7 +290,7 @@ INLINE void sample_probs(const Params<T>& p) {
     __shared__ PicksOfWarp picks_of[SELECT_WARPS];
     Team team(told);
     const Senders& blocks = team.blocks;
-    const u32 index = blockIdx.x >> (31 - __clz(blocks.size));
+    const u32 index = blockIdx.x / blocks.size;
     const RaceLead lead(shared, tops, p.vocab);
     Request& request = requests[lead.warp];
     if (lead.lane == 0) request.fetch_plain(p, index);
@@ -270,6 +304,9 @@ INLINE void sample_probs(const Params<T>& p) {
     const Row row = {p.logits[index], nullptr, p.vocab};
     const u32 piece = team.piece();
     const Share share = share_of(p.vocab, piece, blocks.size);
+    u32 room;
+    asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(room));
+    Weights<T> weights(row.row, p.probs[index], tops, share, p.vocab, kept, room / SELECT_WARPS);
     const KeepsAll keeps;
     const Picks<Row> picks(picks_of[lead.warp], row, share.begin, share.end);
     RaceLead::Noise<Picks<Row>, KeepsAll> noise(lead, picks, share, keeps);
@@ -284,21 +321,22 @@ INLINE void sample_probs(const Params<T>& p) {
     };
     // Where `survey` reads nothing ahead.
     if (row.streamed(share.begin, share.end) == share.begin) begin();
-    const float raw = row.survey(share.begin, share.end, lead.lane, visit, Unseen{}, meanwhile, picks);
+    const Keeping<T, Row> keeping = {picks, weights};
+    const float raw = row.survey(share.begin, share.end, lead.lane, visit, Unseen{}, meanwhile, keeping);
     if (__any_sync(ALL_LANES, !(raw <= LARGEST)) && lead.lane == 0) raise(p.flags, NON_FINITE);
     lead.fill_up(share);
     const Options options(request);
     const Draw draw = request.draw(p);
-    float* const probs = p.probs.data == nullptr ? nullptr : p.probs[index];
-    Weights<T> weights(row.row, probs, tops, share, p.vocab, lead.lane);
-    typename Weights<T>::Lane own;
-    if (!options.greedy) {
-        weights.read_step(own, weights.begin);
-        noise.finish(draw, options.inverse, piece);
-    }
     if (blocks.size > 1) blocks.wait_started();
-    if (blocks.rank != 0) lead.send(blocks, arrivals, share, piece);
-    team.pass(__reduce_max_sync(ALL_LANES, key_of(top)));
+    typename Weights<T>::Lane own;
+    // While the largest logits are on their way.
+    team.pass(__reduce_max_sync(ALL_LANES, key_of(top)), [&] {
+        if (!options.greedy) {
+            weights.read_step(own, weights.begin);
+            noise.finish(draw, options.inverse, piece);
+        }
+        if (blocks.rank != 0) lead.send(blocks, arrivals, share, piece);
+    });
     const u32 largest_key = team.largest_told(team.pieces());
     const float largest = exact::value_of_key(largest_key);
     const bool lowest = largest_key <= LOWEST_KEY;
@@ -310,21 +348,17 @@ INLINE void sample_probs(const Params<T>& p) {
             team.pass(first_equal(row, tops + share.begin, share.begin, share.end, lead.lane, largest));
             token = static_cast<u32>(least_told(team));
         }
-        if (probs != nullptr) write_one_hot(probs, weights.begin, weights.end, lead.lane, token);
+        write_one_hot(weights.probs, weights.begin, weights.end, lead.lane, token);
         if (blocks.rank != 0) return;
         await_race(lead, blocks, arrivals, p.vocab);
     } else {
         const Scale scale = {largest, options.inverse};
         weights.weigh_by(scale, options.floor);
-        u32 room;
-        asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(room));
-        weights.kept_steps = probs == nullptr ? 0 : room / (SELECT_WARPS * STEP * sizeof(float));
-        weights.kept = kept + lead.warp * weights.kept_steps * (STEP / QUAD);
         const u64 sum = weights.sum(own);
-        if (probs != nullptr) weights.read_step(own, weights.begin + weights.kept_steps * STEP);
+        weights.read_step(own, weights.kept_end);
         team.pass(sum);
         const u64 total = team.sum_told().all;
-        if (probs != nullptr) weights.write(own, share_factor(total));
+        weights.write(own, share_factor(total));
         if (blocks.rank != 0) return;
         await_race(lead, blocks, arrivals, p.vocab);
         const RaceLead::Front front = lead.front<false>(options.inverse, team.pieces());

@@ -58,13 +58,22 @@ struct Team {
     }
 
     // As `tell`, but nothing else that was written need be seen, in the block's own shared memory either:
-    // half the time.
-    INLINE void pass(u64 value) {
-        if (blocks.size == 1) return tell(value);
+    // half the time. The warp calls `meanwhile` once its value is on the way.
+    template <typename Meanwhile>
+    INLINE void pass(u64 value, Meanwhile&& meanwhile) {
+        if (blocks.size == 1) {
+            meanwhile();
+            return tell(value);
+        }
         Arrivals& arrivals = open_pass(pieces());
         u64* const place = &shared->told[meetings & 1][piece()];
         if (lane < blocks.size) blocks.put(place, &arrivals.word, lane, value);
+        meanwhile();
         close_pass(arrivals);
+    }
+
+    INLINE void pass(u64 value) {
+        pass(value, [] {});
     }
 
     // Each warp passes the largest of a value a lane of as many segments of its lanes as there are places

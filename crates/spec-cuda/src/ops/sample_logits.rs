@@ -107,9 +107,8 @@ const MAX_PLAIN: usize = 4096 * 64;
 /// `kernels/sample_logits_plain.cu`.
 const PLAIN_SHARING: u32 = 2;
 
-/// Bytes of the weights that all warps of a block weigh in a step: `SELECT_WARPS` times `STEP` in
-/// `kernels/sample_logits_probs.cu`.
-const PROBS_STEP: usize = 16 * 512 * 4;
+/// Bytes of the weights of 256 tokens of every warp of a block.
+const PROBS_QUAD: usize = 16 * 256 * 4;
 
 /// A kernel in whose launch each cluster owns one row.
 struct ByRow {
@@ -167,19 +166,30 @@ impl Prepared {
             ByRow::new(cuda, &PLAIN, &name, rows, none, |at_once| {
                 blocks_for_lead(rows, bytes, multiprocessors, PLAIN_SHARING, at_once)
             })
-        } else if plain && plan.mask.is_none() && env("SPEC_PROBS_OLD", 0) == 0 {
+        } else if plain && plan.probs.is_some() && plan.mask.is_none() && env("SPEC_PROBS_OLD", 0) == 0 {
             let name = format!("sample_logits_probs_{dtype}");
             let limit = cuda.limits().shared;
+            let need = |blocks: u32| (plan.vocab().div_ceil(256).div_ceil(blocks as usize * 16) * PROBS_QUAD) as u32;
+            // What lets two blocks run on a multiprocessor, each of which takes 1 KiB more.
+            let two = |function: &Function| function.dynamic.saturating_sub(limit / 2 + 512);
             let shared = |function: &Function, blocks: u32| {
-                // What lets two blocks run on a multiprocessor, each of which takes 1 KiB more.
-                let most = function.dynamic.saturating_sub(limit / 2 + 512) as usize;
-                let most = env("SPEC_PROBS_SHARED", most as u32) as usize;
-                let tokens = plan.vocab().div_ceil(256).div_ceil(blocks as usize * 16) * 256;
-                (tokens.div_ceil(512).min(most / PROBS_STEP) * PROBS_STEP) as u32
+                let cap = match need(blocks) {
+                    need if need <= function.dynamic => need,
+                    _ => two(function),
+                };
+                cap.min(env("SPEC_PROBS_SHARED", cap)) / PROBS_QUAD as u32 * PROBS_QUAD as u32
             };
             ByRow::new(cuda, &PROBS, &name, rows, shared, |at_once| {
                 match env("SPEC_PROBS_BLOCKS", 0) {
-                    0 => blocks_for_lead(rows, bytes, multiprocessors, PLAIN_SHARING, at_once),
+                    0 => {
+                        for (blocks, part) in [(16, 2), (8, 1), (4, 1), (3, 1)] {
+                            if rows <= at_once(blocks)? as usize / part {
+                                return Ok(blocks);
+                            }
+                        }
+                        let few = [1, 2, 4].into_iter().find(|&blocks| need(blocks) <= 68912);
+                        crate::cluster::largest(few.unwrap_or(8), at_once)
+                    }
                     blocks => Ok(blocks),
                 }
             })
