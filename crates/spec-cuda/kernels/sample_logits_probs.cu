@@ -1,5 +1,5 @@
 // sample_logits where every row draws one token from all tokens, but for what min-p drops, or takes the
-// likeliest, and where the distribution that the token was drawn from is asked for, or the token's share of it.
+// likeliest, and where the distribution that the token was drawn from is asked for.
 //
 // A block or a cluster of blocks owns a row, and each warp has a share of it:
 //
@@ -9,12 +9,13 @@
 //     weights    Each warp reads its share again, from L2, and adds up the exact weights. As many weights as
 //                there is room for stay in shared memory.
 //     sum        Each warp tells all blocks its sum.
+//     race       The leading block finds the token (race_lead.cuh). Its warps have smaller shares, so that it
+//                does so while the other blocks still add up and write.
 //     shares     Each warp multiplies its weights by one factor, and writes them. Weights that had no room are
 //                computed again.
-//     race       The leading block finds the token (race_lead.cuh), while the other blocks still write.
 //
 // Bytes: the logits and the probabilities once, 32 * 8 * 128256 = 32.8 MB at 32 rows: 7.9 us at 4.15 TB/s. A
-// weight takes 31 instructions, of which 23 are exact::exp: 33 million weights, of 256 rows, 37 us.
+// weight takes 27 instructions, of which 22 are the exact exponential: 33 million weights, of 256 rows, 32 us.
 #include "race_lead.cuh"
 #include "sample_logits_row.cuh"
 
@@ -23,9 +24,8 @@ constexpr u32 QUAD = 4;
 constexpr u32 QUADS = 4;
 // Tokens that a warp weighs in a step.
 constexpr u32 STEP = QUADS * QUAD * WARP;
-// The share of a warp of the leading block, in eighths of the share of other warps: the leading block has the
-// race, too.
-constexpr u32 LEADING = 8;
+// Quads of groups, of 256 tokens each, that a block reads, weighs and writes in the time of a race.
+constexpr u32 RACE = 64;
 
 template <u32 BYTES>
 struct Word;
@@ -49,13 +49,18 @@ union Quad {
     INLINE Quad() {}
 };
 
+// A lane's sum of weights in units of 2^-40, each rounded down. From 2^12 to 2^13 the unit is the last bit of a
+// double, so that an addition that rounds down leaves out what is below the unit. No lane has 2^12 weights.
+struct Units {
+    double sum = 4096.0;
+
+    INLINE void add(float weight) { sum = __dadd_rz(sum, static_cast<double>(weight)); }
+    INLINE u64 all() const { return __double_as_longlong(sum) - __double_as_longlong(4096.0); }
+};
+
 // The weights of a warp's share of a row.
 template <typename T>
 struct Weights {
-    // Whether the logits stay in shared memory from the survey on. Logits of 16 bits do not: the row is short
-    // enough for L2 to have it.
-    static constexpr bool KEEPS_LOGITS = sizeof(T) == sizeof(float);
-
     // What a lane has of a step of the warp.
     struct Lane {
         Quad<T> quads[QUADS];
@@ -65,7 +70,7 @@ struct Weights {
     float* probs;
     // The largest logit of each group of the row.
     const float* tops;
-    // Shared memory for the tokens before `kept_end`: their logits, where these are kept, and then their weights.
+    // Shared memory for the weights of the tokens before `kept_end`.
     float4* kept;
     u32 lane;
     // The warp's tokens; those before `whole` are read and written four at a time.
@@ -96,10 +101,7 @@ struct Weights {
 
     // Reads a quad; past the end, the last one.
     INLINE void read(Quad<T>& quad, u32 at) const {
-        at = min(at, whole - QUAD);
-        const void* from = row + at;
-        if (KEEPS_LOGITS && at < kept_end) from = &slot(at);
-        quad.raw = *static_cast<const typename Quad<T>::Raw*>(from);
+        quad.raw = __ldg(reinterpret_cast<const typename Quad<T>::Raw*>(row + min(at, whole - QUAD)));
     }
 
     // Begins to read the step of tokens first and on.
@@ -163,42 +165,34 @@ struct Weights {
 
     // The warp's sum in units of 2^-40. `own` has begun to read the first step.
     INLINE u64 sum(Lane& own) const {
-        // Of 512 entries a lane at most, 20 bits each.
-        u32 high = 0;
-        u32 low = 0;
-        u32 count = 0;
-        const auto add = [&](float w) {
-            const Split split(w);
-            high += split.high;
-            low += split.low;
-        };
+        Units units;
         const auto visit = [&](u32 at, const float4& w) {
-            add(w.x);
-            add(w.y);
-            add(w.z);
-            add(w.w);
-            count += QUAD;
+            units.add(w.x);
+            units.add(w.y);
+            units.add(w.z);
+            units.add(w.w);
             if (at < kept_end) slot(at) = w;
         };
         each(own, begin, visit, [](u32) {});
 #pragma unroll 4
         for (u32 token = whole + lane; token < end; token += WARP) {
-            add(any_weight(token));
-            count += 1;
+            units.add(any_weight(token));
         }
-        const u32 bias = count * SPLIT_BITS;
-        return warp_sum((static_cast<u64>(high - bias) << 20) + (low - bias));
+        return warp_sum(units.all());
     }
 
+    // Probabilities are not read again soon: logits stay in L2.
     INLINE void store(u32 at, const float4& w, float factor) const {
-        *reinterpret_cast<float4*>(probs + at) =
-            make_float4(exact::mul(w.x, factor), exact::mul(w.y, factor), exact::mul(w.z, factor),
-                        exact::mul(w.w, factor));
+        __stcs(reinterpret_cast<float4*>(probs + at),
+               make_float4(exact::mul(w.x, factor), exact::mul(w.y, factor), exact::mul(w.z, factor),
+                           exact::mul(w.w, factor)));
     }
 
-    // Writes the probabilities. `own` has begun to read the first step that is not kept.
-    INLINE void write(Lane& own, float factor) const {
-        const auto zero = [&](u32 at) { *reinterpret_cast<float4*>(probs + at) = make_float4(0.0f, 0.0f, 0.0f, 0.0f); };
+    // Writes the probabilities.
+    INLINE void write(float factor) const {
+        Lane own;
+        read_step(own, kept_end);
+        const auto zero = [&](u32 at) { store(at, make_float4(0.0f, 0.0f, 0.0f, 0.0f), 0.0f); };
 #pragma unroll 1
         for (u32 first = begin; first < kept_end; first += STEP) {
             const bool light = is_light(first);
@@ -221,43 +215,19 @@ struct Weights {
     }
 };
 
-// What the survey picks for the noise (picks.cuh), and keeps of the logits for `Weights`.
-template <typename T, typename Row>
-struct Keeping {
-    const Picks<Row>& picks;
-    const Weights<T>& weights;
-
-    struct Wanted {
-        typename Picks<Row>::Wanted wanted;
-        const Weights<T>& weights;
-        // The lane's first token.
-        u32 first;
-
-        template <typename Pack>
-        INLINE void operator()(u32 i, Pack&& pack) const {
-            wanted(i, pack);
-            if constexpr (Weights<T>::KEEPS_LOGITS) {
-                const u32 at = first + i * (WARP * QUAD);
-                if (at < weights.kept_end) reinterpret_cast<uint4&>(weights.slot(at)) = pack(0);
-            }
-        }
-    };
-
-    INLINE Wanted operator()(u32 group) const {
-        return {picks(group), weights, group * GROUP + weights.lane * QUAD};
-    }
-};
-
-// The groups of the warp `piece` of a cluster.
+// The groups of the warp `piece` of a cluster: those of the leading block are fewer by what a race costs.
 INLINE Share share_of(u32 vocab, u32 piece, u32 blocks) {
     Share share(vocab, piece, blocks * SELECT_WARPS);
     if (blocks == 1) return share;
     const u32 groups = (vocab + GROUP - 1) / GROUP;
+    const u32 quads = (groups + 3) / 4;
+    const u32 each = (quads + RACE) / blocks;
+    const u32 leading = each > RACE ? each - RACE : 0;
     const auto start = [&](u32 of) {
-        const u32 leading = min(of, SELECT_WARPS);
-        const u32 before = leading * LEADING + (of - leading) * 8;
-        const u32 all = SELECT_WARPS * LEADING + (blocks - 1) * SELECT_WARPS * 8;
-        return min((groups + 3) / 4 * before / all * 4, groups);
+        const u32 others = of < SELECT_WARPS ? 0 : of - SELECT_WARPS;
+        const u32 before = leading * min(of, SELECT_WARPS) / SELECT_WARPS +
+                           (quads - leading) * others / ((blocks - 1) * SELECT_WARPS);
+        return min(before * 4, groups);
     };
     share.begin = start(piece);
     share.end = start(piece + 1);
@@ -321,8 +291,7 @@ INLINE void sample_probs(const Params<T>& p) {
     };
     // Where `survey` reads nothing ahead.
     if (row.streamed(share.begin, share.end) == share.begin) begin();
-    const Keeping<T, Row> keeping = {picks, weights};
-    const float raw = row.survey(share.begin, share.end, lead.lane, visit, Unseen{}, meanwhile, keeping);
+    const float raw = row.survey(share.begin, share.end, lead.lane, visit, Unseen{}, meanwhile, picks);
     if (__any_sync(ALL_LANES, !(raw <= LARGEST)) && lead.lane == 0) raise(p.flags, NON_FINITE);
     lead.fill_up(share);
     const Options options(request);
@@ -354,21 +323,20 @@ INLINE void sample_probs(const Params<T>& p) {
     } else {
         const Scale scale = {largest, options.inverse};
         weights.weigh_by(scale, options.floor);
-        const u64 sum = weights.sum(own);
-        weights.read_step(own, weights.kept_end);
-        team.pass(sum);
+        team.pass(weights.sum(own), [&] {
+            if (blocks.rank != 0) return;
+            await_race(lead, blocks, arrivals, p.vocab);
+            const RaceLead::Front front = lead.front<false>(options.inverse, team.pieces());
+            const Racers<Row, KeepsAll> racers(draw, row, scale, options.floor, negative_infinity(), KeepsAll{});
+            token = static_cast<u32>(lead.winner(racers, team.pieces(), front.early));
+        });
         const u64 total = team.sum_told().all;
-        weights.write(own, share_factor(total));
-        if (blocks.rank != 0) return;
-        await_race(lead, blocks, arrivals, p.vocab);
-        const RaceLead::Front front = lead.front<false>(options.inverse, team.pieces());
-        const Racers<Row, KeepsAll> racers(draw, row, scale, options.floor, negative_infinity(), KeepsAll{});
-        token = static_cast<u32>(lead.winner(racers, team.pieces(), front.early));
+        weights.write(share_factor(total));
         // Where the logits change during the call, there may be none.
         if (token >= p.vocab) token = 0;
         if (p.processed_logprobs.data != nullptr) logprob = LogShare(scale, total)(row.entry(token));
     }
-    if (threadIdx.x != 0) return;
+    if (threadIdx.x != 0 || blocks.rank != 0) return;
     raise(p.flags, lowest ? NON_FINITE : options.bits);
     write_token(p, index, 0, token, logprob);
 }
