@@ -102,9 +102,9 @@ pub(super) const HEADER: Header = Header {
 /// Tokens of the largest vocabulary that the plain kernel takes: those of `RaceLead::MAX_GROUPS` groups.
 const MAX_PLAIN: usize = 4096 * 64;
 
-/// Blocks of the plain kernel that fit a multiprocessor: those that `SAMPLER` asks for in
-/// `kernels/sample_logits_plain.cu`.
-const PLAIN_SHARING: u32 = 2;
+/// Blocks that fit a multiprocessor, of the plain kernel and of the kernel that reports: those that
+/// `SAMPLER` asks for in `kernels/sample_logits_plain.cu`, `REPORTER` in `kernels/sample_logits_report.cu`.
+const SHARING: u32 = 2;
 
 /// A kernel in whose launch each cluster owns one row.
 struct ByRow {
@@ -150,22 +150,21 @@ impl Prepared {
         let plain = !plan.filters && !weighs && plan.draws() == 1 && plan.vocab() <= MAX_PLAIN;
         let dtype = plan.logits.dtype.name();
         let rows = plan.rows();
+        let bytes = plan.vocab() * plan.logits.dtype.size();
+        let multiprocessors = cuda.limits().multiprocessors;
+        let lead = |at_once: &dyn Fn(u32) -> Result<u32>| {
+            blocks_for_lead(rows, bytes, multiprocessors, SHARING, at_once)
+        };
         let draw = if plain {
             let masked = if plan.mask.is_some() { "masked_" } else { "" };
             let name = format!("sample_logits_plain_{masked}{dtype}");
-            let bytes = plan.vocab() * plan.logits.dtype.size();
-            let multiprocessors = cuda.limits().multiprocessors;
-            ByRow::new(cuda, &PLAIN, &name, rows, |at_once| {
-                blocks_for_lead(rows, bytes, multiprocessors, PLAIN_SHARING, at_once)
-            })
+            ByRow::new(cuda, &PLAIN, &name, rows, lead)
         } else {
             let name = format!("sample_logits_{dtype}");
             ByRow::new(cuda, &GENERAL, &name, rows, |at_once| blocks_for(rows, at_once))
         };
         let name = format!("sample_logits_report_{dtype}");
-        let report = plan
-            .reports()
-            .then(|| ByRow::new(cuda, &REPORT, &name, rows, |at_once| blocks_for(rows, at_once)));
+        let report = plan.reports().then(|| ByRow::new(cuda, &REPORT, &name, rows, lead));
         Ok(Prepared {
             cuda: cuda.clone(),
             plan: plan.clone(),
@@ -245,7 +244,8 @@ unsafe impl Kernel<SampleLogits> for Prepared {
         cuda.enqueue(stream, |queue| unsafe {
             queue.launch(&self.draw.function, self.draw.shape, &params)?;
             match &self.report {
-                Some(by_row) => queue.launch(&by_row.function, by_row.shape, &report),
+                // The kernel reads logits while the kernel before still draws.
+                Some(by_row) => queue.launch_next(&by_row.function, by_row.shape, &report),
                 None => Ok(()),
             }
         })
