@@ -297,7 +297,8 @@ private:
             const u32 those = __ballot_sync(ALL_LANES, inside);
             if (those == 0) return;
             const u32 first = __ffs(those) - 1;
-            const bool same_bin = inside && bin == __shfl_sync(ALL_LANES, bin, first);
+            const u32 its_bin = __shfl_sync(ALL_LANES, bin, first);
+            const bool same_bin = inside && bin == its_bin;
             const u32 same = __popc(__ballot_sync(ALL_LANES, same_bin));
             if (lane == first) atomicAdd(&shared.bins[bin], same);
             inside = inside && !same_bin;
