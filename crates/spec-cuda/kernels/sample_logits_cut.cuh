@@ -101,18 +101,6 @@ __device__ __noinline__ Apart<Shares> sum_and_send_apart(Few& few, Team team, Ro
     return {shares, team.meetings};
 }
 
-// The cut of the first k of a row's order.
-template <typename Row>
-INLINE Cut first_apart(Selection& selection, Team& team, const Row& row, u32 k, const Scale& scale) {
-    Options options;
-    options.top_k = k;
-    options.top_p = 1ull << 32;
-    options.floor = 0;
-    const Apart<Kept> apart = filter_apart(selection, team, row, options, scale);
-    team.meetings = apart.meetings;
-    return apart.result.cut;
-}
-
 // Lists the first `wanted` of a row's order, of which many are alike, in the block that leads: LISTED, or
 // SELECTED as below.
 template <typename Row>

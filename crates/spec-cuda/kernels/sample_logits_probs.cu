@@ -4,15 +4,16 @@
 // A block or a cluster of blocks owns a row, and each warp has a share of it:
 //
 //     survey     Each warp reads its share once, as in sample_logits_plain.cu: the largest logit of each group
-//                of 64 tokens and the noise of the groups go to the leading block.
+//                of 64 tokens and the noise of the groups go to the leading block. As many logits of 32 bits
+//                as there is room for stay in shared memory.
 //     largest    Each warp tells all blocks the largest logit of its share: weights are relative to the row's.
-//     weights    Each warp reads its share again, from L2, and adds up the exact weights. As many weights as
-//                there is room for stay in shared memory.
+//     weights    Each warp adds up the exact weights of its share. Weights take the place of their logits in
+//                shared memory; logits that had no room are read again, and their weights stored where their
+//                probabilities belong.
 //     sum        Each warp tells all blocks its sum.
 //     race       The leading block finds the token (race_lead.cuh). Its warps have smaller shares, so that it
 //                does so while the other blocks still add up and write.
-//     shares     Each warp multiplies its weights by one factor, and writes them. Weights that had no room are
-//                computed again.
+//     shares     Each warp multiplies its weights by one factor, and writes them.
 //
 // Bytes: the logits and the probabilities once, 32 * 8 * 128256 = 32.8 MB at 32 rows: 7.9 us at 4.15 TB/s. A
 // weight takes 27 instructions, of which 22 are the exact exponential: 33 million weights, of 256 rows, 32 us.
@@ -49,19 +50,31 @@ union Quad {
     INLINE Quad() {}
 };
 
-// A lane's sum of weights in units of 2^-40, each rounded down. From 2^12 to 2^13 the unit is the last bit of a
-// double, so that an addition that rounds down leaves out what is below the unit. No lane has 2^12 weights.
+// A lane's sum of weights in units of 2^-40. A lane has 512 weights at most, of 20 bits and 20 bits each.
 struct Units {
-    double sum = 4096.0;
+    u32 high = 0;
+    u32 low = 0;
+    // What stands above the bits of all weights that were added.
+    u32 above = 0;
 
-    INLINE void add(float weight) { sum = __dadd_rz(sum, static_cast<double>(weight)); }
-    INLINE u64 all() const { return __double_as_longlong(sum) - __double_as_longlong(4096.0); }
+    INLINE void add(float weight) {
+        const Split split(weight);
+        high += split.high;
+        low += split.low;
+        above += SPLIT_BITS;
+    }
+    INLINE u64 all() const { return (static_cast<u64>(high - above) << 20) + (low - above); }
 };
 
 // The weights of a warp's share of a row.
 template <typename T>
 struct Weights {
-    // What a lane has of a step of the warp.
+    // Whether logits stay in shared memory from the survey on. Rows of 16 bits are short enough for L2.
+    static constexpr bool KEEPS_LOGITS = sizeof(T) == sizeof(float);
+    // Tokens of which a warp has one quad a lane.
+    static constexpr u32 LANES_QUADS = QUAD * WARP;
+
+    // What a lane has read of a step of the warp.
     struct Lane {
         Quad<T> quads[QUADS];
     };
@@ -70,7 +83,8 @@ struct Weights {
     float* probs;
     // The largest logit of each group of the row.
     const float* tops;
-    // Shared memory for the weights of the tokens before `kept_end`.
+    // Shared memory for the tokens before `kept_end`: for their logits, if logits are kept, and then for their
+    // weights. Each lane has the quads there that it reads of the row.
     float4* kept;
     u32 lane;
     // The warp's tokens; those before `whole` are read and written four at a time.
@@ -91,7 +105,7 @@ struct Weights {
         const bool aligned = reinterpret_cast<u64>(row) % 16 == 0 && reinterpret_cast<u64>(probs) % 16 == 0;
         whole = aligned ? max(begin, end / GROUP * GROUP) : begin;
         const u32 fit = room / sizeof(float);
-        kept_end = whole - begin <= fit ? whole : begin + fit / STEP * STEP;
+        kept_end = min(whole, begin + fit / LANES_QUADS * LANES_QUADS);
     }
 
     // Where a lane has the i-th of its quads in the step of tokens first and on.
@@ -138,8 +152,13 @@ struct Weights {
         return !__any_sync(ALL_LANES, has && !(tops[group] < heavy));
     }
 
-    // visit(index of the first, weights) for the lane's quads of tokens from and on, the first of which `read_step`
-    // has begun to read; zero(index of the first) where no weight of the whole step counts.
+    INLINE float4 weights(const Quad<T>& quad) const {
+        return make_float4(weight(to_f32(quad.items[0])), weight(to_f32(quad.items[1])),
+                           weight(to_f32(quad.items[2])), weight(to_f32(quad.items[3])));
+    }
+
+    // visit(index of the first, weights) for the lane's quads of tokens `from` .. `whole`, of which `read_step` has
+    // begun to read the first; zero(index of the first) where no weight of the whole step counts.
     template <typename Visit, typename Zero>
     INLINE void each(Lane& own, u32 from, Visit&& visit, Zero&& zero) const {
 #pragma unroll 1
@@ -151,32 +170,72 @@ struct Weights {
                 if (light) {
                     if (at < whole) zero(at);
                 } else if (at < whole) {
-                    float4 w;
-                    w.x = weight(to_f32(own.quads[i].items[0]));
-                    w.y = weight(to_f32(own.quads[i].items[1]));
-                    w.z = weight(to_f32(own.quads[i].items[2]));
-                    w.w = weight(to_f32(own.quads[i].items[3]));
-                    visit(at, w);
+                    visit(at, weights(own.quads[i]));
                 }
                 read(own.quads[i], at + STEP);
             }
         }
     }
 
-    // The warp's sum in units of 2^-40. `own` has begun to read the first step.
+    // visit(index of the first, what is kept of the quad) for the lane's quads that are kept; zero(index of the
+    // first) where no weight of the whole step counts.
+    template <typename Visit, typename Zero>
+    INLINE void each_kept(Visit&& visit, Zero&& zero) const {
+#pragma unroll 1
+        for (u32 first = begin; first < kept_end; first += STEP) {
+            const bool light = is_light(first);
+#pragma unroll
+            for (u32 i = 0; i < QUADS; ++i) {
+                const u32 at = place(first, i);
+                if (at >= kept_end) break;
+                if (light) {
+                    zero(at);
+                } else {
+                    visit(at, slot(at));
+                }
+            }
+        }
+    }
+
+    // Of the tokens that are read four at a time, the first whose logit is not kept.
+    INLINE u32 unkept() const { return KEEPS_LOGITS ? kept_end : begin; }
+
+    // The warp's sum in units of 2^-40. `own` has begun to read the step from `unkept` on.
     INLINE u64 sum(Lane& own) const {
         Units units;
-        const auto visit = [&](u32 at, const float4& w) {
+        const auto add = [&](const float4& w) {
             units.add(w.x);
             units.add(w.y);
             units.add(w.z);
             units.add(w.w);
-            if (at < kept_end) slot(at) = w;
         };
-        each(own, begin, visit, [](u32) {});
+        const auto nothing = [](u32) {};
+        if constexpr (KEEPS_LOGITS) {
+            const auto weigh = [&](u32, float4& kept_of_quad) {
+                Quad<T> quad;
+                quad.raw = reinterpret_cast<const uint4&>(kept_of_quad);
+                kept_of_quad = weights(quad);
+                add(kept_of_quad);
+            };
+            each_kept(weigh, nothing);
+        }
+        const auto visit = [&](u32 at, const float4& w) {
+            add(w);
+            if (at < kept_end) {
+                slot(at) = w;
+            } else {
+                *reinterpret_cast<float4*>(probs + at) = w;
+            }
+        };
+        const auto zero = [&](u32 at) {
+            if (at >= kept_end) store(at, make_float4(0.0f, 0.0f, 0.0f, 0.0f), 0.0f);
+        };
+        each(own, unkept(), visit, zero);
 #pragma unroll 4
         for (u32 token = whole + lane; token < end; token += WARP) {
-            units.add(any_weight(token));
+            const float w = any_weight(token);
+            units.add(w);
+            probs[token] = w;
         }
         return warp_sum(units.all());
     }
@@ -188,36 +247,66 @@ struct Weights {
                            exact::mul(w.w, factor)));
     }
 
-    // Writes the probabilities.
+    // Writes the probabilities. Each lane has itself stored the weights that it reads.
     INLINE void write(float factor) const {
-        Lane own;
-        read_step(own, kept_end);
+        const auto visit = [&](u32 at, const float4& w) { store(at, w, factor); };
         const auto zero = [&](u32 at) { store(at, make_float4(0.0f, 0.0f, 0.0f, 0.0f), 0.0f); };
+        each_kept(visit, zero);
 #pragma unroll 1
-        for (u32 first = begin; first < kept_end; first += STEP) {
-            const bool light = is_light(first);
+        for (u32 first = kept_end; first < whole; first += STEP) {
+            if (is_light(first)) continue;
+            float4 own[QUADS];
 #pragma unroll
             for (u32 i = 0; i < QUADS; ++i) {
-                const u32 at = place(first, i);
-                if (at >= kept_end) break;
-                if (light) {
-                    zero(at);
-                } else {
-                    store(at, slot(at), factor);
-                }
+                own[i] = *reinterpret_cast<const float4*>(probs + min(place(first, i), whole - QUAD));
+            }
+#pragma unroll
+            for (u32 i = 0; i < QUADS; ++i) {
+                if (place(first, i) < whole) store(place(first, i), own[i], factor);
             }
         }
-        each(own, kept_end, [&](u32 at, const float4& w) { store(at, w, factor); }, zero);
-#pragma unroll 4
-        for (u32 token = whole + lane; token < end; token += WARP) {
-            probs[token] = exact::mul(any_weight(token), factor);
+#pragma unroll 1
+        for (u32 first = whole + lane; first < end; first += QUADS * WARP) {
+            float own[QUADS];
+#pragma unroll
+            for (u32 i = 0; i < QUADS; ++i) own[i] = probs[min(first + i * WARP, end - 1)];
+#pragma unroll
+            for (u32 i = 0; i < QUADS; ++i) {
+                if (first + i * WARP < end) probs[first + i * WARP] = exact::mul(own[i], factor);
+            }
         }
     }
 };
 
+// What the survey picks for the noise (picks.cuh), and keeps of the logits for `Weights`.
+template <typename T, typename Row>
+struct Keeping {
+    const Picks<Row>& picks;
+    const Weights<T>& weights;
+
+    struct Wanted {
+        typename Picks<Row>::Wanted wanted;
+        const Weights<T>& weights;
+        // The first of the groups that the warp has read.
+        u32 group;
+
+        // `i` counts the quads of the warp's lanes, one of each lane.
+        template <typename Pack>
+        INLINE void operator()(u32 i, Pack&& pack) const {
+            wanted(i, pack);
+            if constexpr (Weights<T>::KEEPS_LOGITS) {
+                const u32 at = weights.place(group * GROUP, i);
+                if (at < weights.kept_end) reinterpret_cast<uint4&>(weights.slot(at)) = pack(0);
+            }
+        }
+    };
+
+    INLINE Wanted operator()(u32 group) const { return {picks(group), weights, group}; }
+};
+
 // The groups of the warp `piece` of a cluster: those of the leading block are fewer by what a race costs.
 INLINE Share share_of(u32 vocab, u32 piece, u32 blocks) {
-    Share share(vocab, piece, blocks * SELECT_WARPS);
+    Share share(vocab, piece, SELECT_WARPS);
     if (blocks == 1) return share;
     const u32 groups = (vocab + GROUP - 1) / GROUP;
     const u32 quads = (groups + 3) / 4;
@@ -249,10 +338,12 @@ INLINE void await_race(const RaceLead& lead, const Senders& blocks, Arrivals& ar
 template <typename T>
 INLINE void sample_probs(const Params<T>& p) {
     using Row = LogitGroups<T, false, 8>;
-    extern __shared__ float4 kept[];
+    // The largest logit of each group, and where the block that leads gets those of the others; then room for
+    // logits and weights. What has no array of a fixed size leaves room for more of them.
+    extern __shared__ float4 memory[];
+    float* const tops = reinterpret_cast<float*>(memory);
+    const u32 quads_of_tops = (p.vocab + 4 * GROUP - 1) / (4 * GROUP);
     __shared__ RaceLead::Shared shared;
-    // The largest logit of each group, and where the block that leads gets those of the others.
-    __shared__ alignas(16) float tops[RaceLead::MAX_GROUPS];
     __shared__ Arrivals arrivals;
     __shared__ Team::Shared told;
     // A copy for each warp, which draws noise before all warps of the block meet.
@@ -274,9 +365,10 @@ INLINE void sample_probs(const Params<T>& p) {
     const Row row = {p.logits[index], nullptr, p.vocab};
     const u32 piece = team.piece();
     const Share share = share_of(p.vocab, piece, blocks.size);
-    u32 room;
-    asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(room));
-    Weights<T> weights(row.row, p.probs[index], tops, share, p.vocab, kept, room / SELECT_WARPS);
+    u32 bytes;
+    asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+    const u32 room = (bytes / sizeof(float4) - quads_of_tops) / SELECT_WARPS * sizeof(float4);
+    Weights<T> weights(row.row, p.probs[index], tops, share, p.vocab, memory + quads_of_tops, room);
     const KeepsAll keeps;
     const Picks<Row> picks(picks_of[lead.warp], row, share.begin, share.end);
     RaceLead::Noise<Picks<Row>, KeepsAll> noise(lead, picks, share, keeps);
@@ -291,7 +383,8 @@ INLINE void sample_probs(const Params<T>& p) {
     };
     // Where `survey` reads nothing ahead.
     if (row.streamed(share.begin, share.end) == share.begin) begin();
-    const float raw = row.survey(share.begin, share.end, lead.lane, visit, Unseen{}, meanwhile, picks);
+    const Keeping<T, Row> keeping = {picks, weights};
+    const float raw = row.survey(share.begin, share.end, lead.lane, visit, Unseen{}, meanwhile, keeping);
     if (__any_sync(ALL_LANES, !(raw <= LARGEST)) && lead.lane == 0) raise(p.flags, NON_FINITE);
     lead.fill_up(share);
     const Options options(request);
@@ -301,7 +394,7 @@ INLINE void sample_probs(const Params<T>& p) {
     // While the largest logits are on their way.
     team.pass(__reduce_max_sync(ALL_LANES, key_of(top)), [&] {
         if (!options.greedy) {
-            weights.read_step(own, weights.begin);
+            weights.read_step(own, weights.unkept());
             noise.finish(draw, options.inverse, piece);
         }
         if (blocks.rank != 0) lead.send(blocks, arrivals, share, piece);
@@ -330,13 +423,13 @@ INLINE void sample_probs(const Params<T>& p) {
             const Racers<Row, KeepsAll> racers(draw, row, scale, options.floor, negative_infinity(), KeepsAll{});
             token = static_cast<u32>(lead.winner(racers, team.pieces(), front.early));
         });
-        const u64 total = team.sum_told().all;
+        const u64 total = team.total_told();
         weights.write(share_factor(total));
-        // Where the logits change during the call, there may be none.
-        if (token >= p.vocab) token = 0;
         if (p.processed_logprobs.data != nullptr) logprob = LogShare(scale, total)(row.entry(token));
     }
     if (threadIdx.x != 0 || blocks.rank != 0) return;
+    // Where the logits change during the call, there may be none.
+    if (token >= p.vocab) token = 0;
     raise(p.flags, lowest ? NON_FINITE : options.bits);
     write_token(p, index, 0, token, logprob);
 }

@@ -9,8 +9,8 @@ constexpr u32 SELECT_WARPS = SELECT_THREADS / WARP;
 
 constexpr u32 MAX_PIECES = MAX_CLUSTER * SELECT_WARPS;
 
-// The blocks that own a row: a power of two, 16 at most. All of them call everything
-// that meets, in the same order; the values of two meetings live at a time.
+// The blocks that own a row: 16 at most, and a power of two for what takes segments or running sums. All of them
+// call everything that meets, in the same order; the values of two meetings live at a time.
 struct Team {
     // What the warps of all blocks told, in each of them: a barrier is cheaper than
     // a barrier and asking.
@@ -61,15 +61,14 @@ struct Team {
     // half the time. The warp calls `meanwhile` once its value is on the way.
     template <typename Meanwhile>
     INLINE void pass(u64 value, Meanwhile&& meanwhile) {
-        if (blocks.size == 1) {
-            meanwhile();
-            return tell(value);
+        if (blocks.size > 1) {
+            Arrivals& arrivals = open_pass(pieces());
+            u64* const place = &shared->told[meetings & 1][piece()];
+            if (lane < blocks.size) blocks.put(place, &arrivals.word, lane, value);
         }
-        Arrivals& arrivals = open_pass(pieces());
-        u64* const place = &shared->told[meetings & 1][piece()];
-        if (lane < blocks.size) blocks.put(place, &arrivals.word, lane, value);
         meanwhile();
-        close_pass(arrivals);
+        if (blocks.size == 1) return tell(value);
+        close_pass(shared->arrivals[passes & 1]);
     }
 
     INLINE void pass(u64 value) {
@@ -110,6 +109,14 @@ struct Team {
 #pragma unroll 1
         for (u32 i = lane; i < count; i += WARP) largest = max(largest, static_cast<u32>(told(i)));
         return __reduce_max_sync(ALL_LANES, largest);
+    }
+
+    // The sum of what was told last.
+    INLINE u64 total_told() const {
+        u64 total = 0;
+#pragma unroll 1
+        for (u32 i = lane; i < pieces(); i += WARP) total += told(i);
+        return warp_sum(total);
     }
 
     // The sums of what was told last: a lane has neighbouring pieces, a power of two.

@@ -19,6 +19,7 @@ use super::race::{THREADS, blocks_for, blocks_for_lead};
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{IntegerRows, Integers, Rows};
+use crate::cluster::largest;
 use crate::launch::{Function, Shape};
 
 static PLAIN: Archive = archive!("sample_logits_plain");
@@ -103,12 +104,9 @@ pub(super) const HEADER: Header = Header {
 /// Tokens of the largest vocabulary that the plain kernel takes: those of `RaceLead::MAX_GROUPS` groups.
 const MAX_PLAIN: usize = 4096 * 64;
 
-/// Blocks of the plain kernel that fit a multiprocessor: those that `SAMPLER` asks for in
-/// `kernels/sample_logits_plain.cu`.
-const PLAIN_SHARING: u32 = 2;
-
-/// Bytes of the weights of 256 tokens of every warp of a block.
-const PROBS_QUAD: usize = 16 * 256 * 4;
+/// Blocks that fit a multiprocessor, of the plain kernel and of the kernel that reports: those that
+/// `SAMPLER` asks for in `kernels/sample_logits_plain.cu`, `REPORTER` in `kernels/sample_logits_report.cu`.
+const SHARING: u32 = 2;
 
 /// A kernel in whose launch each cluster owns one row.
 struct ByRow {
@@ -130,12 +128,11 @@ impl ByRow {
         archive: &'static Archive,
         name: &str,
         rows: usize,
-        shared: impl Fn(&Function, u32) -> u32,
+        shared: impl Fn(&Function) -> u32,
         blocks: impl FnOnce(&dyn Fn(u32) -> Result<u32>) -> Result<u32>,
     ) -> Result<Self> {
         let function = cuda.function(archive, name)?;
-        let of =
-            |blocks| Shape::new(1, THREADS).shared(shared(&function, blocks)).cluster(blocks);
+        let of = |blocks| Shape::new(1, THREADS).shared(shared(&function)).cluster(blocks);
         let blocks = blocks(&|blocks| cuda.active_clusters(&function, of(blocks)))?;
         let grid = rows.checked_mul(blocks as usize);
         let grid = grid.and_then(|grid| u32::try_from(grid).ok()).filter(|&grid| grid < 1 << 31);
@@ -148,6 +145,18 @@ impl ByRow {
     }
 }
 
+fn env(name: &str) -> Option<u32> {
+    std::env::var(name).ok().map(|v| v.parse().unwrap())
+}
+
+/// How many blocks own a row in the kernel of plain rows whose distribution is asked for.
+fn blocks_for_probs(rows: usize, at_once: impl Fn(u32) -> Result<u32>) -> Result<u32> {
+    if rows <= at_once(16)? as usize / SHARING as usize {
+        return Ok(16);
+    }
+    if rows <= at_once(7)? as usize { Ok(7) } else { largest(4, at_once) }
+}
+
 impl Prepared {
     fn new(cuda: &Cuda, plan: &Plan) -> Result<Self> {
         // The plain kernel is quicker, and suffices if a row draws one token from all tokens, or
@@ -158,49 +167,35 @@ impl Prepared {
         let rows = plan.rows();
         let bytes = plan.vocab() * plan.logits.dtype.size();
         let multiprocessors = cuda.limits().multiprocessors;
-        let none = |_: &Function, _| 0;
-        let env = |name, or| std::env::var(name).map_or(or, |v| v.parse::<u32>().unwrap());
+        let none = |_: &Function| 0;
+        let lead = |at_once: &dyn Fn(u32) -> Result<u32>| {
+            blocks_for_lead(rows, bytes, multiprocessors, SHARING, at_once)
+        };
         let draw = if plain && !weighs {
             let masked = if plan.mask.is_some() { "masked_" } else { "" };
             let name = format!("sample_logits_plain_{masked}{dtype}");
-            ByRow::new(cuda, &PLAIN, &name, rows, none, |at_once| {
-                blocks_for_lead(rows, bytes, multiprocessors, PLAIN_SHARING, at_once)
-            })
-        } else if plain && plan.probs.is_some() && plan.mask.is_none() && env("SPEC_PROBS_OLD", 0) == 0 {
+            ByRow::new(cuda, &PLAIN, &name, rows, none, lead)
+        } else if plain && plan.probs.is_some() && plan.mask.is_none() && env("SPEC_PROBS_OLD").is_none() {
             let name = format!("sample_logits_probs_{dtype}");
             let limit = cuda.limits().shared;
-            let need = |blocks: u32| (plan.vocab().div_ceil(256).div_ceil(blocks as usize * 16) * PROBS_QUAD) as u32;
-            // What lets two blocks run on a multiprocessor, each of which takes 1 KiB more.
-            let two = |function: &Function| function.dynamic.saturating_sub(limit / 2 + 512);
-            let shared = |function: &Function, blocks: u32| {
-                let cap = match need(blocks) {
-                    need if need <= function.dynamic => need,
-                    _ => two(function),
-                };
-                cap.min(env("SPEC_PROBS_SHARED", cap)) / PROBS_QUAD as u32 * PROBS_QUAD as u32
+            // The largest logits of groups, of four groups each 16 bytes, and what lets two blocks run on a
+            // multiprocessor, which keeps 1 KiB of its shared memory for each.
+            let shared = |function: &Function| {
+                let tops = plan.vocab().div_ceil(256) as u32 * 16;
+                let half = function.dynamic.saturating_sub(limit / 2 + 512);
+                let half = env("SPEC_PROBS_SHARED").map_or(half, |kept| half.min(tops + kept));
+                half.max(tops)
             };
-            ByRow::new(cuda, &PROBS, &name, rows, shared, |at_once| {
-                match env("SPEC_PROBS_BLOCKS", 0) {
-                    0 => {
-                        for (blocks, part) in [(16, 2), (8, 1), (4, 1), (3, 1)] {
-                            if rows <= at_once(blocks)? as usize / part {
-                                return Ok(blocks);
-                            }
-                        }
-                        let few = [1, 2, 4].into_iter().find(|&blocks| need(blocks) <= 68912);
-                        crate::cluster::largest(few.unwrap_or(8), at_once)
-                    }
-                    blocks => Ok(blocks),
-                }
+            ByRow::new(cuda, &PROBS, &name, rows, shared, |at_once| match env("SPEC_PROBS_BLOCKS") {
+                Some(blocks) => Ok(blocks),
+                None => blocks_for_probs(rows, at_once),
             })
         } else {
             let name = format!("sample_logits_{dtype}");
             ByRow::new(cuda, &GENERAL, &name, rows, none, |at_once| blocks_for(rows, at_once))
         };
         let name = format!("sample_logits_report_{dtype}");
-        let report = plan
-            .reports()
-            .then(|| ByRow::new(cuda, &REPORT, &name, rows, none, |at_once| blocks_for(rows, at_once)));
+        let report = plan.reports().then(|| ByRow::new(cuda, &REPORT, &name, rows, none, lead));
         Ok(Prepared {
             cuda: cuda.clone(),
             plan: plan.clone(),
@@ -280,7 +275,8 @@ unsafe impl Kernel<SampleLogits> for Prepared {
         cuda.enqueue(stream, |queue| unsafe {
             queue.launch(&self.draw.function, self.draw.shape, &params)?;
             match &self.report {
-                Some(by_row) => queue.launch(&by_row.function, by_row.shape, &report),
+                // The kernel reads logits while the kernel before still draws.
+                Some(by_row) => queue.launch_next(&by_row.function, by_row.shape, &report),
                 None => Ok(()),
             }
         })
