@@ -134,6 +134,13 @@ struct RaceLead {
         bool sure;
     };
 
+    // Where tokens are listed, with their entries, and how many there is room for.
+    struct TokenList {
+        u32* tokens;
+        float* entries;
+        u32 most;
+    };
+
     // What the race begins with.
     struct Front {
         // The key of the row's largest logit.
@@ -287,21 +294,21 @@ struct RaceLead {
         blocks.arrive_started();
     }
 
-    // In the leading block: waits until the bytes have come that `send` of all other blocks brings. By the
-    // whole block.
-    INLINE void await(const Senders& blocks, Arrivals& arrivals) const {
+    // In the leading block: waits until the bytes have come that `send` of all other blocks brings, and `more`
+    // bytes of each of their warps. By the whole block.
+    INLINE void await(const Senders& blocks, Arrivals& arrivals, u32 more = 0) const {
         if (blocks.size > 1) {
-            if (threadIdx.x == 0) expect(arrivals, blocks.size);
+            if (threadIdx.x == 0) expect(arrivals, blocks.size, more);
             arrivals.wait(0);
         }
         __syncthreads();
     }
 
-    // In the leading block: announces to `arrivals` the bytes that `send` of all other blocks brings. By one
-    // thread.
-    INLINE void expect(Arrivals& arrivals, u32 blocks) const {
+    // In the leading block: announces to `arrivals` the bytes that `send` of all other blocks brings, and `more`
+    // bytes of each of their warps. By one thread.
+    INLINE void expect(Arrivals& arrivals, u32 blocks, u32 more = 0) const {
         const u32 quads = quads_sent(groups, SELECT_WARPS, blocks);
-        arrivals.expect(quads * 24 + (blocks - 1) * SELECT_WARPS * 8);
+        arrivals.expect(quads * 24 + (blocks - 1) * SELECT_WARPS * (8 + more));
     }
 
     INLINE float noise_of_group(u32 group) const {
@@ -414,6 +421,8 @@ struct RaceLead {
     }
 
 private:
+    friend struct RaceOrder;
+
     // The bits of an upper bound of the exact time of a token whose approximate time is `time`, times
     // `widen`.
     INLINE static u32 raised(u32 time, float widen) {
@@ -449,6 +458,17 @@ private:
     INLINE Runner run(const Racers& racers, u32 pieces, u64 early, float widen, u32& bar, u64& best) const {
         bar = raised(surely_by(racers, early), widen);
         if (bar >= NONE - 1) bar = raised(earliest_bar(racers, pieces), widen);
+        list_groups<EXACT>(racers, bar);
+        __syncthreads();
+        list_tokens<EXACT>(racers, {shared.tokens, shared.entries, MAX_TOKENS}, bar, best);
+        if (threadIdx.x >= min(shared.token_count, MAX_TOKENS)) return {NONE, infinity(), true};
+        return about(racers, shared.tokens[threadIdx.x], shared.entries[threadIdx.x]);
+    }
+
+    // Lists the groups of which some token may finish before `bar`. Where not EXACT, it lists none if no time is
+    // known by which a token surely finishes.
+    template <bool EXACT, typename Racers>
+    INLINE void list_groups(const Racers& racers, u32 bar) const {
 #pragma unroll 1
         for (u32 first = 4 * threadIdx.x; first < groups; first += 4 * SELECT_THREADS) {
             const float4 largest = *reinterpret_cast<const float4*>(&tops[first]);
@@ -471,10 +491,6 @@ private:
                 if (place < MAX_LISTED) shared.groups[place] = static_cast<u16>(group);
             }
         }
-        __syncthreads();
-        list_tokens<EXACT>(racers, shared.group_count, bar, best);
-        if (threadIdx.x >= min(shared.token_count, MAX_TOKENS)) return {NONE, infinity(), true};
-        return about(racers, shared.tokens[threadIdx.x], shared.entries[threadIdx.x]);
     }
 
     // The bits of a time by which a token of shared.early has surely finished; NONE where it may not race.
@@ -498,13 +514,14 @@ private:
     }
 
     // Lists the tokens that may finish before `bar`: of the listed groups, or of all groups where the list of
-    // groups had too little room.
+    // groups had too little room. Where EXACT, tokens that `list` has no room for are raced at once, by exact
+    // times, and lower `best`.
     template <bool EXACT, typename Racers>
-    INLINE void list_tokens(const Racers& racers, u32 count, u32 bar, u64& best) const {
+    INLINE void list_tokens(const Racers& racers, const TokenList& list, u32 bar, u64& best) const {
         // Four at once take longer: 32 rows of 128,256 bf16 11.4 us on an H100, and 10.9 with two.
         constexpr u32 AT_ONCE = 2;
-        const bool listed = count <= MAX_LISTED;
-        if (!listed) count = groups;
+        const bool listed = shared.group_count <= MAX_LISTED;
+        const u32 count = listed ? shared.group_count : groups;
 #pragma unroll 1
         for (u32 base = warp; base < count; base += AT_ONCE * SELECT_WARPS) {
             float entries[2 * AT_ONCE];
@@ -530,9 +547,9 @@ private:
             for (; found != 0; found &= found - 1) {
                 const u32 i = first_of(found);
                 const u32 place = atomicAdd(&shared.token_count, 1u);
-                if (place < MAX_TOKENS) {
-                    shared.tokens[place] = token_of(i);
-                    shared.entries[place] = chosen(entries, i);
+                if (place < list.most) {
+                    list.tokens[place] = token_of(i);
+                    list.entries[place] = chosen(entries, i);
                 } else {
                     left |= 1u << i;
                 }
