@@ -96,8 +96,11 @@ struct Seen {
         }
     }
 
+    INLINE bool begin(float) const { return true; }
+
     template <u32 N>
-    INLINE void operator()(const float (&values)[N]) {
+    INLINE void operator()(const float (&values)[N], bool there) {
+        if (!there) return;
         sum.add(values);
 #pragma unroll
         for (u32 i = 0; i < COUNTED; ++i) {

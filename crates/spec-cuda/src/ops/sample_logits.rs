@@ -9,6 +9,7 @@
 
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
+use spec_core::launch_params::{Field, Part};
 use spec_core::ops::SampleLogits;
 use spec_core::ops::sample_logits::{Buffers, Plan};
 use spec_core::{
@@ -22,6 +23,7 @@ use crate::args::{IntegerRows, Integers, Rows};
 use crate::launch::{Function, Shape};
 
 static PLAIN: Archive = archive!("sample_logits_plain");
+static TOLD: Archive = archive!("sample_logits_told");
 static GENERAL: Archive = archive!("sample_logits");
 static REPORT: Archive = archive!("sample_logits_report");
 
@@ -92,18 +94,41 @@ launch_params! {
     }
 }
 
+impl Field for Params {
+    const DEVICE: &'static str = "Params<T>";
+    const PARTS: &'static [Part] = &[];
+}
+
+impl Field for Report {
+    const DEVICE: &'static str = "Report<T>";
+    const PARTS: &'static [Part] = &[];
+}
+
+launch_params! {
+    /// What the kernels take that draw tokens and report of them. `T` is the type of the logits.
+    struct Told<T> {
+        /// How tokens are drawn.
+        drawing: Params,
+        /// What is reported of them.
+        report: Report,
+    }
+}
+
 #[cfg(test)]
 pub(super) const HEADER: Header = Header {
     name: "sample_logits",
     includes: &["ids.cuh"],
-    structs: &[Params::DESCRIPTION, Report::DESCRIPTION],
+    structs: &[Params::DESCRIPTION, Report::DESCRIPTION, Told::DESCRIPTION],
 };
 
 /// Tokens of the largest vocabulary that the plain kernel takes: those of `RaceLead::MAX_GROUPS` groups.
 const MAX_PLAIN: usize = 4096 * 64;
 
+/// The most tokens that a row draws in `kernels/sample_logits_told.cu`, `RaceOrder::MAX_WANTED`.
+const MAX_TOLD: usize = 16;
+
 /// Blocks of the plain kernel that fit a multiprocessor: those that `SAMPLER` asks for in
-/// `kernels/sample_logits_plain.cu`.
+/// `kernels/sample_logits_plain.cu`, and `TELLER` in `kernels/sample_logits_told.cu`.
 const PLAIN_SHARING: u32 = 2;
 
 /// A kernel in whose launch each cluster owns one row.
@@ -116,6 +141,9 @@ struct Prepared {
     cuda: Cuda,
     plan: Plan,
     draw: ByRow,
+    /// Whether the kernel that draws takes `Told`, and whether it reports log-probabilities.
+    told: bool,
+    tells: bool,
     /// The kernel that reports log-probabilities, ranks or the likeliest tokens, if any are wanted.
     report: Option<ByRow>,
 }
@@ -144,18 +172,26 @@ impl ByRow {
 
 impl Prepared {
     fn new(cuda: &Cuda, plan: &Plan) -> Result<Self> {
-        // The plain kernel is quicker, and suffices if a row draws one token from all tokens, or
-        // takes the likeliest token.
-        let weighs = plan.probs.is_some() || plan.processed_logprobs.is_some();
-        let plain = !plan.filters && !weighs && plan.draws() == 1 && plan.vocab() <= MAX_PLAIN;
         let dtype = plan.logits.dtype.name();
         let rows = plan.rows();
-        let draw = if plain {
+        let quick = !plan.filters && plan.probs.is_none() && plan.vocab() <= MAX_PLAIN;
+        let few = plan.draws() == 1 && plan.processed_logprobs.is_none();
+        let likeliest = plan.ranks.is_some() || plan.top_tokens.is_some() || plan.top_logprobs.is_some();
+        // The kernel that tells adds up one sum.
+        let tells = plan.logprobs.is_some() && plan.processed_logprobs.is_none() && !likeliest;
+        let told = quick && plan.mask.is_none() && plan.draws() <= MAX_TOLD && (tells || !few)
+            && std::env::var_os("SPEC_DEV_UNTOLD").is_none();
+        let tells = tells && told;
+        let draw = if told || (quick && few) {
             let masked = if plan.mask.is_some() { "masked_" } else { "" };
-            let name = format!("sample_logits_plain_{masked}{dtype}");
+            let (archive, name) = if told {
+                (&TOLD, format!("sample_logits_told_{dtype}"))
+            } else {
+                (&PLAIN, format!("sample_logits_plain_{masked}{dtype}"))
+            };
             let bytes = plan.vocab() * plan.logits.dtype.size();
             let multiprocessors = cuda.limits().multiprocessors;
-            ByRow::new(cuda, &PLAIN, &name, rows, |at_once| {
+            ByRow::new(cuda, archive, &name, rows, |at_once| {
                 blocks_for_lead(rows, bytes, multiprocessors, PLAIN_SHARING, at_once)
             })
         } else {
@@ -163,13 +199,14 @@ impl Prepared {
             ByRow::new(cuda, &GENERAL, &name, rows, |at_once| blocks_for(rows, at_once))
         };
         let name = format!("sample_logits_report_{dtype}");
-        let report = plan
-            .reports()
+        let report = (plan.reports() && !tells)
             .then(|| ByRow::new(cuda, &REPORT, &name, rows, |at_once| blocks_for(rows, at_once)));
         Ok(Prepared {
             cuda: cuda.clone(),
             plan: plan.clone(),
             draw: draw?,
+            told,
+            tells,
             report: report.transpose()?,
         })
     }
@@ -243,7 +280,14 @@ unsafe impl Kernel<SampleLogits> for Prepared {
         // checked against the plan, and the kernels check requests and tokens, which are data,
         // against the plan's sizes.
         cuda.enqueue(stream, |queue| unsafe {
-            queue.launch(&self.draw.function, self.draw.shape, &params)?;
+            let ByRow { function, shape } = &self.draw;
+            if self.told {
+                let logprobs = if self.tells { report.logprobs } else { Rows::ABSENT };
+                let report = Report { logprobs, ..report };
+                queue.launch(function, *shape, &Told { drawing: params, report })?;
+            } else {
+                queue.launch(function, *shape, &params)?;
+            }
             match &self.report {
                 Some(by_row) => queue.launch(&by_row.function, by_row.shape, &report),
                 None => Ok(()),

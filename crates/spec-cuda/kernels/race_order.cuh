@@ -1,0 +1,174 @@
+// The first tokens of a row to finish, in order: several draws without replacement, by the leading block of
+// race_lead.cuh.
+//
+// The tokens that warps have found early say by when as many tokens as are wanted have surely finished: the
+// bar. Those that may finish before the bar are listed, about 80 for each that is wanted, and a thread computes about when each
+// of them finishes. The few that finish before the bar are in order by how many others are earlier; where
+// rounding leaves the order of any two open, exact times decide.
+#pragma once
+
+#include "race_lead.cuh"
+
+struct RaceOrder {
+    // Tokens and finishes that are listed; a thread has at most one finish.
+    static constexpr u32 MAX_TOKENS = 1024;
+    static constexpr u32 MAX_FINISHES = 256;
+    static_assert(MAX_FINISHES <= SELECT_THREADS);
+    // The most tokens that may be wanted: each is found in another warp's part of the row, and a block has 16.
+    static constexpr u32 MAX_WANTED = SELECT_WARPS;
+    // Bars by approximate times. Most rows need one, and others two or three.
+    static constexpr u32 BARS = 4;
+
+    struct Tokens {
+        u32 tokens[MAX_TOKENS];
+        float entries[MAX_TOKENS];
+    };
+
+    struct Shared {
+        u64 finishes[MAX_FINISHES];
+        u64 nth;
+    };
+
+    const RaceLead lead;
+    Tokens& listed;
+    Shared& shared;
+
+    // Calls write(place, token) in some thread for each of the first `wanted` tokens, from place 0 on. Returns how many
+    // there are: fewer only where fewer race. `lead` has begun its lists before the block's last barrier.
+    template <typename Racers, typename Write>
+    INLINE u32 find(const Racers& racers, u32 pieces, u32 wanted, Write&& write) const {
+        u32 bar = RaceLead::raised(bar_of(racers, pieces, wanted), 1.0f);
+        bool odd = false;
+        bool complete = false;
+#pragma unroll 1
+        for (u32 i = 0; i < BARS; ++i) {
+            complete = list_before(racers, bar, odd);
+            if (complete || odd) break;
+            const u32 lower = RaceLead::raised(time_of(nth(wanted)), 1.0f);
+            begin();
+            if (lower >= bar) break;
+            bar = lower;
+        }
+        if (!complete) {
+            list_exactly(*this, racers, wanted, finish_at(__uint_as_float(bar), NONE));
+            odd = false;
+        }
+        const u32 count = lead.shared.finish_count;
+        u64 own = threadIdx.x < count ? shared.finishes[threadIdx.x] : NEVER;
+        Place place = place_of(own, count);
+        const bool near = complete && place.before < wanted && place.next <= RaceLead::raised(time_of(own), 1.0f);
+        if (__syncthreads_or(odd || near)) {
+            own = threadIdx.x < count ? finish_of(racers, static_cast<u32>(own)) : NEVER;
+            if (threadIdx.x < count) shared.finishes[threadIdx.x] = own;
+            __syncthreads();
+            place = place_of(own, count);
+        }
+        const bool there = own != NEVER;
+        if (there && place.before < wanted) write(place.before, static_cast<u32>(own));
+        return min(static_cast<u32>(__syncthreads_count(there)), wanted);
+    }
+
+private:
+    // How many finish before a token, and the time of the next after it.
+    struct Place {
+        u32 before;
+        u32 next;
+    };
+
+    INLINE Place place_of(u64 own, u32 count) const {
+        Place place = {0, NONE};
+        if (own == NEVER) return place;
+#pragma unroll 4
+        for (u32 i = 0; i < count; ++i) {
+            const u64 other = shared.finishes[i];
+            place.before += other < own;
+            if (other > own) place.next = min(place.next, time_of(other));
+        }
+        return place;
+    }
+
+    // The bits of a time by which `wanted` tokens surely have finished, or NONE. The same in every warp.
+    template <typename Racers>
+    INLINE u32 bar_of(const Racers& racers, u32 pieces, u32 wanted) const {
+        u32 own = NONE;
+#pragma unroll 1
+        for (u32 i = lead.lane; i < pieces; i += WARP) {
+            own = min(own, RaceLead::surely_by(racers, lead.shared.early[i]));
+        }
+        u32 bar = NONE;
+#pragma unroll 1
+        for (u32 i = 0; i < wanted; ++i) {
+            bar = __reduce_min_sync(ALL_LANES, own);
+            if (lead.lane == first_of(__ballot_sync(ALL_LANES, own == bar))) own = NONE;
+        }
+        return bar;
+    }
+
+    // Begins lists anew, by the whole block, which has read them.
+    INLINE void begin() const {
+        __syncthreads();
+        if (threadIdx.x == 0) lead.shared.begin();
+        __syncthreads();
+    }
+
+    // Lists about when the tokens finish that may finish before `bar`. Returns whether there was room for all
+    // of them. `odd` says that some of them may not race at all.
+    template <typename Racers>
+    INLINE bool list_before(const Racers& racers, u32 bar, bool& odd) const {
+        u64 none = NEVER;
+        lead.list_groups<true>(racers, bar);
+        __syncthreads();
+        lead.list_tokens<false>(racers, {listed.tokens, listed.entries, MAX_TOKENS}, bar, none);
+        const u32 tokens = lead.shared.token_count;
+#pragma unroll 1
+        for (u32 i = threadIdx.x; i < min(tokens, MAX_TOKENS); i += SELECT_THREADS) {
+            const RaceLead::Runner own = RaceLead::about(racers, listed.tokens[i], listed.entries[i]);
+            if (!(own.time < LARGEST) || __float_as_uint(own.time) > bar) continue;
+            odd = odd || !own.sure;
+            list(finish_at(own.time, own.token));
+        }
+        odd = __syncthreads_or(odd);
+        return tokens <= MAX_TOKENS && lead.shared.finish_count <= MAX_FINISHES;
+    }
+
+    // Lists exactly when the tokens finish that finish no later than `bar`, and no more than there is room for. A
+    // copy of what is pointed to would be in memory from the start.
+    template <typename Racers>
+    static __device__ __noinline__ void list_exactly(RaceOrder order, const Racers& racers, u32 wanted, u64 bar) {
+        const RaceLead& lead = order.lead;
+        while (true) {
+            order.begin();
+            const u32 most = time_of(bar);
+#pragma unroll 1
+            for (u32 i = lead.warp; i < 2 * lead.groups; i += SELECT_WARPS) {
+                const float noise = lead.noise_of_group(i / 2);
+                const float bound = noise * racers.slowness_bound(lead.tops[i / 2]);
+                if (!(bound < LARGEST) || __float_as_uint(bound) > most) continue;
+                const u32 token = i * WARP + lead.lane;
+                const float its = noise * racers.slowness_bound(racers.entry(token));
+                if (!(its < LARGEST) || __float_as_uint(its) > most) continue;
+                const u64 finish = finish_of(racers, token);
+                if (finish != NEVER && finish <= bar) order.list(finish);
+            }
+            __syncthreads();
+            if (lead.shared.finish_count <= MAX_FINISHES) return;
+            bar = order.nth(wanted);
+        }
+    }
+
+    INLINE void list(u64 finish) const {
+        const u32 place = atomicAdd(&lead.shared.finish_count, 1u);
+        if (place < MAX_FINISHES) shared.finishes[place] = finish;
+    }
+
+    // The n-th least, from 1, of the finishes that are listed; NEVER where there are fewer. By the whole block.
+    INLINE u64 nth(u32 n) const {
+        const u32 count = min(lead.shared.finish_count, MAX_FINISHES);
+        if (threadIdx.x == 0) shared.nth = NEVER;
+        __syncthreads();
+        const u64 own = threadIdx.x < count ? shared.finishes[threadIdx.x] : NEVER;
+        if (own != NEVER && place_of(own, count).before + 1 == n) shared.nth = own;
+        __syncthreads();
+        return shared.nth;
+    }
+};

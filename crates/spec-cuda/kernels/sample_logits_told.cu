@@ -1,0 +1,280 @@
+// sample_logits where rows draw from all tokens but for what min-p drops, as in sample_logits_plain.cu, and more
+// is asked for than a token: several tokens, or the logarithms of their shares.
+//
+// A row is read once, as in sample_logits_plain.cu. Where a sum of weights is asked for, each lane adds up what
+// it reads, in units of the largest that it has met: an FMA, a power and an addition a logit. The block that
+// leads gets the sums with the largest logits of the groups, lets the tokens race (race_order.cuh), and writes
+// all that is asked for.
+//
+// Bytes: the logits once. The powers take 33 million / (132 * 16) = 15,500 cycles at 256 rows, 9 us of the 50
+// that reading takes.
+#include "race_order.cuh"
+#include "sample_logits_race.cuh"
+
+// A lane's sum of the powers of 2 whose exponents are logits times `scale`.
+struct PowerSum {
+    // 0 where no sum is asked for.
+    float scale;
+    // The sum is in units of 2^exponent, which is the largest power so far.
+    float exponent;
+    float sum;
+
+    INLINE PowerSum() : scale(0.0f), exponent(-LARGEST), sum(0.0f) {}
+
+    // For what LogitGroups::survey reads.
+    INLINE bool begin(float top) {
+        if (scale == 0.0f) return false;
+        const float larger = fmaxf(exponent, top * scale);
+        sum *= approximate_exp2(exponent - larger);
+        exponent = larger;
+        return true;
+    }
+
+    template <u32 N>
+    INLINE void operator()(const float (&values)[N], bool there) {
+        float own = 0.0f;
+#pragma unroll
+        for (u32 j = 0; j < N; ++j) own += approximate_exp2(fmaf(values[j], scale, -exponent));
+        if (there) sum += own;
+    }
+
+    // The warp's sum.
+    INLINE u64 of_warp() const {
+        float largest = exponent;
+#pragma unroll
+        for (u32 o = WARP / 2; o > 0; o /= 2) largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, o));
+        const float all = warp_sum(sum * approximate_exp2(exponent - largest));
+        return static_cast<u64>(__float_as_uint(largest)) << 32 | __float_as_uint(all);
+    }
+
+    // The sum of all warps, in units of the largest logit's power; of no use where some logit is not finite, or
+    // is so large that its exponent is not.
+    INLINE static float of_row(const u64* of_warps, u32 warps, u32 lane, float largest, float scale) {
+        float all = 0.0f;
+#pragma unroll 1
+        for (u32 i = lane; i < warps; i += WARP) {
+            const u64 own = of_warps[i];
+            const float above = fmaf(largest, scale, -__uint_as_float(static_cast<u32>(own >> 32)));
+            all += __uint_as_float(static_cast<u32>(own)) * approximate_exp2(-above);
+        }
+        return warp_sum(all);
+    }
+};
+
+// The logarithms of the tokens' shares of a sum of weights.
+struct LogShares {
+    Scale scale;
+    // Of the sum.
+    float logarithm;
+
+    INLINE float operator()(float x) const {
+        if (!(x > negative_infinity())) return negative_infinity();
+        return (x == scale.largest ? 0.0f : scale.below(x)) - logarithm;
+    }
+};
+
+// The sum of the weights that are `floor` units and more, in units of 2^-40, by the whole block. `tops` has the
+// largest logit of each group.
+template <typename Row>
+__device__ __noinline__ u64 sum_kept(Row row, const float* tops, u32 groups, Scale scale, u64 floor, u64* sum) {
+    const float least = floor == 0 ? negative_infinity() : scale.least_entry(floor);
+    const u32 lane = lane_id();
+    u64 own = 0;
+#pragma unroll 1
+    for (u32 base = threadIdx.x - lane; base < groups; base += SELECT_THREADS) {
+        u32 those = __ballot_sync(ALL_LANES, base + lane < groups && tops[base + lane] >= least);
+#pragma unroll 1
+        for (; those != 0; those &= those - 1) {
+            const u32 token = (base + first_of(those)) * GROUP + lane;
+            const float entries[2] = {row.entry(token), row.entry(token + WARP)};
+#pragma unroll
+            for (u32 i = 0; i < 2; ++i) {
+                const u64 fixed = scale.fixed(entries[i]);
+                if (entries[i] == entries[i] && fixed >= floor) own += fixed;
+            }
+        }
+    }
+    own = warp_sum(own);
+    if (threadIdx.x == 0) *sum = 0;
+    __syncthreads();
+    if (lane == 0) atomicAdd(sum, own);
+    __syncthreads();
+    return *sum;
+}
+
+// The lowest token of a group whose logit equals the row's largest logit. By a warp.
+template <typename Row>
+INLINE u32 lowest_equal(const Row& row, u32 group, u32 lane, float largest) {
+    const u32 token = group * GROUP + lane;
+    const float entries[2] = {row.entry(token), row.entry(token + WARP)};
+    const u32 second = entries[1] == largest ? token + WARP : NONE;
+    return __reduce_min_sync(ALL_LANES, entries[0] == largest ? token : second);
+}
+
+// What a row reports of its tokens.
+template <typename T>
+struct Teller {
+    const Told<T>& p;
+    u32 index;
+    LogShares shares;
+
+    INLINE void operator()(u32 place, u32 token, float x, bool certain) const {
+        p.drawing.tokens.set(index, place, static_cast<i32>(token));
+        if (p.report.logprobs.data != nullptr) {
+            p.report.logprobs[index][place] = token == NONE ? negative_infinity() : shares(x);
+        }
+        if (p.drawing.processed_logprobs.data == nullptr) return;
+        const float sure = place == 0 ? 0.0f : negative_infinity();
+        p.drawing.processed_logprobs[index][place] =
+            token == NONE ? negative_infinity() : certain ? sure : shares(x);
+    }
+};
+
+// The first `wanted` tokens of a row's order that are not negative infinity, one after the other.
+template <typename Row, typename Write>
+INLINE u32 tell_likeliest(const Row& row, u32 wanted, u64* of_warps, Write&& write) {
+    u64 last = NEVER;
+    u32 place = 0;
+    for (; place < wanted; ++place) {
+        u64 next = 0;
+        for (u32 token = threadIdx.x; token < row.vocab; token += SELECT_THREADS) {
+            const float x = row.entry(token);
+            const u64 own = static_cast<u64>(exact::sort_key(x)) << 32 | (NONE - token);
+            if (x > negative_infinity() && own < last) next = max(next, own);
+        }
+        next = NEVER - warp_min(NEVER - next);
+        __syncthreads();
+        if (threadIdx.x % WARP == 0) of_warps[threadIdx.x / WARP] = next;
+        __syncthreads();
+        last = NEVER - warp_min(NEVER - of_warps[threadIdx.x % SELECT_WARPS]);
+        if (last == 0) break;
+        if (threadIdx.x == 0) write(place, NONE - static_cast<u32>(last));
+    }
+    return place;
+}
+
+// Picks as the row is read, and then what races.
+union Scratch {
+    PicksOfWarp picks[SELECT_WARPS];
+    RaceOrder::Tokens listed;
+
+    INLINE Scratch() {}
+};
+
+template <typename T>
+INLINE void tell(const Told<T>& told) {
+    using Row = LogitGroups<T, false, 8>;
+    const Params<T>& p = told.drawing;
+    __shared__ RaceLead::Shared shared;
+    // The largest logit of each group, and where the block that leads gets those of the others.
+    __shared__ alignas(16) float tops[RaceLead::MAX_GROUPS];
+    // Of each warp, the sum of weights.
+    __shared__ u64 sums[MAX_PIECES];
+    __shared__ Arrivals arrivals;
+    // A copy for each warp, which draws noise before all warps of the block meet.
+    __shared__ Request requests[SELECT_WARPS];
+    __shared__ Scratch scratch;
+    __shared__ RaceOrder::Shared finishes;
+    __shared__ u32 first_group;
+    const Senders blocks;
+    const u32 index = blockIdx.x >> (31 - __clz(blocks.size));
+    const RaceLead lead(shared, tops, p.vocab);
+    Request& request = requests[lead.warp];
+    if (lead.lane == 0) request.fetch_plain(p, index);
+    PowerSum powers;
+    const bool by_weight = p.processed_logprobs.data != nullptr;
+    // While the first logits are on their way.
+    const auto begin = [&] {
+        if (blocks.size > 1) RaceLead::open(blocks, arrivals);
+        if (threadIdx.x == 0) {
+            shared.begin();
+            first_group = NONE;
+        }
+        Request::arrive();
+        __syncwarp();
+        // What min-p keeps is added up when the row's largest logit is known.
+        if (by_weight) powers.scale = request.draws() && request.min_p <= 0.0f ? request.inverse() * 1.44269504f : 0.0f;
+        if (told.report.logprobs.data != nullptr) powers.scale = 1.44269504f;
+    };
+    const Row row = {p.logits[index], nullptr, p.vocab};
+    const u32 piece = blocks.rank * SELECT_WARPS + lead.warp;
+    const Share share(p.vocab, piece, blocks.size * SELECT_WARPS);
+    const KeepsAll keeps;
+    const Picks<Row> picks(scratch.picks[lead.warp], row, share.begin, share.end);
+    RaceLead::Noise<Picks<Row>, KeepsAll> noise(lead, picks, share, keeps);
+    const auto visit = [&](u32 group, float its) { tops[group] = its; };
+    const auto meanwhile = [&](u32 group) {
+        if (group == share.begin) begin();
+        if (group >= noise.next && request.draws()) noise.advance(request.draw(p), request.inverse());
+    };
+    // Where `survey` reads nothing ahead.
+    if (row.streamed(share.begin, share.end) == share.begin) begin();
+    const float raw = row.survey(share.begin, share.end, lead.lane, visit, powers, meanwhile, picks);
+    if (__any_sync(ALL_LANES, !(raw <= LARGEST)) && lead.lane == 0) raise(p.flags, NON_FINITE);
+    lead.fill_up(share);
+    const float scale = powers.scale;
+    if (scale != 0.0f) {
+        const u64 own = powers.of_warp();
+        if (lead.lane == 0) sums[piece] = own;
+    }
+    const Options options(request);
+    const Draw draw = request.draw(p);
+    if (!options.greedy) noise.finish(draw, options.inverse, piece);
+    if (blocks.size > 1) blocks.wait_started();
+    if (blocks.rank != 0) {
+        if (scale != 0.0f && lead.lane == 0) blocks.put(&sums[piece], &arrivals.word, 0, sums[piece]);
+        return lead.send(blocks, arrivals, share, piece);
+    }
+
+    lead.await(blocks, arrivals, scale != 0.0f ? 8 : 0);
+    const u32 pieces = blocks.size * SELECT_WARPS;
+    const u32 largest_key = lead.front(options.inverse, pieces).largest_key;
+    const float largest = exact::value_of_key(largest_key);
+    Teller<T> teller = {told, index, {{largest, by_weight ? options.inverse : 1.0f}, 0.0f}};
+    const bool certain = largest_key <= LOWEST_KEY || options.greedy;
+    if (largest_key > LOWEST_KEY && (scale != 0.0f || (by_weight && !certain))) {
+        float all = scale == 0.0f ? 0.0f : PowerSum::of_row(sums, pieces, lead.lane, largest, scale);
+        if (!(all > 0.0f && all < infinity())) {
+            const u64 floor = by_weight ? options.floor : 0;
+            const u64 units = sum_kept(row, tops, lead.groups, teller.shares.scale, floor, &finishes.nth);
+            all = __ull2float_rn(units) * (1.0f / 1099511627776.0f);
+        }
+        teller.shares.logarithm = logf(all);
+    }
+    u32 found = 1;
+    if (largest_key <= LOWEST_KEY) {
+        if (threadIdx.x == 0) {
+            raise(p.flags, NON_FINITE);
+            teller(0, 0, negative_infinity(), true);
+        }
+    } else if (options.greedy && p.draws > 1) {
+        found = tell_likeliest(row, p.draws, finishes.finishes,
+                               [&](u32 place, u32 token) { teller(place, token, row.entry(token), true); });
+    } else if (options.greedy) {
+#pragma unroll 1
+        for (u32 group = threadIdx.x; group < lead.groups; group += SELECT_THREADS) {
+            if (tops[group] == largest) atomicMin(&first_group, group);
+        }
+        __syncthreads();
+        if (lead.warp == 0) {
+            const u32 token = lowest_equal(row, first_group, lead.lane, largest);
+            if (lead.lane == 0) teller(0, token < p.vocab ? token : 0, largest, true);
+        }
+    } else {
+        const Scale weights = {largest, options.inverse};
+        const Racers<Row, KeepsAll> racers(draw, row, weights, options.floor, negative_infinity(), KeepsAll{});
+        const RaceOrder order = {lead, scratch.listed, finishes};
+        found = order.find(racers, pieces, p.draws,
+                           [&](u32 place, u32 token) { teller(place, token, row.entry(token), false); });
+    }
+    if (largest_key > LOWEST_KEY && threadIdx.x == 0) raise(p.flags, options.bits);
+    // Behind those that finish.
+    if (found + threadIdx.x < p.draws) teller(found + threadIdx.x, NONE, nothing(), certain);
+}
+
+#define TELLER(dtype, T) \
+    SPEC_KERNEL_BLOCKS(sample_logits_told_##dtype, tell<T>, Told<T>, SELECT_THREADS, 2)
+
+TELLER(f32, float)
+TELLER(f16, f16)
+TELLER(bf16, bf16)
