@@ -106,8 +106,15 @@ struct RaceLead {
         u64 early[MAX_PIECES];
         // Groups and tokens that are looked at.
         u16 groups[MAX_LISTED];
-        u32 tokens[MAX_TOKENS];
-        float entries[MAX_TOKENS];
+        union {
+            struct {
+                u32 tokens[MAX_TOKENS];
+                float entries[MAX_TOKENS];
+            };
+            // Where several tokens of a row are drawn (race_order.cuh): of each listed group, the least entry
+            // of a token that may finish before the bar.
+            float cuts[MAX_LISTED];
+        };
         u64 best[SELECT_WARPS];
         u32 keys[SELECT_WARPS];
         u32 of_warps[SELECT_WARPS];
@@ -132,13 +139,6 @@ struct RaceLead {
         u32 token;
         float time;
         bool sure;
-    };
-
-    // Where tokens are listed, with their entries, and how many there is room for.
-    struct TokenList {
-        u32* tokens;
-        float* entries;
-        u32 most;
     };
 
     // What the race begins with.
@@ -458,17 +458,17 @@ private:
     INLINE Runner run(const Racers& racers, u32 pieces, u64 early, float widen, u32& bar, u64& best) const {
         bar = raised(surely_by(racers, early), widen);
         if (bar >= NONE - 1) bar = raised(earliest_bar(racers, pieces), widen);
-        list_groups<EXACT>(racers, bar);
+        list_groups<EXACT>(racers, bar, [](u32, u32) {});
         __syncthreads();
-        list_tokens<EXACT>(racers, {shared.tokens, shared.entries, MAX_TOKENS}, bar, best);
+        list_tokens<EXACT>(racers, shared.group_count, bar, best);
         if (threadIdx.x >= min(shared.token_count, MAX_TOKENS)) return {NONE, infinity(), true};
         return about(racers, shared.tokens[threadIdx.x], shared.entries[threadIdx.x]);
     }
 
-    // Lists the groups of which some token may finish before `bar`. Where not EXACT, it lists none if no time is
-    // known by which a token surely finishes.
-    template <bool EXACT, typename Racers>
-    INLINE void list_groups(const Racers& racers, u32 bar) const {
+    // Lists the groups of which some token may finish before `bar`: listed(place, group) of each that there is
+    // room for. Where not EXACT, it lists none if no time is known by which a token surely finishes.
+    template <bool EXACT, typename Racers, typename Listed>
+    INLINE void list_groups(const Racers& racers, u32 bar, Listed&& listed) const {
 #pragma unroll 1
         for (u32 first = 4 * threadIdx.x; first < groups; first += 4 * SELECT_THREADS) {
             const float4 largest = *reinterpret_cast<const float4*>(&tops[first]);
@@ -488,7 +488,9 @@ private:
             for (; found != 0; found &= found - 1) {
                 const u32 place = atomicAdd(&shared.group_count, 1u);
                 const u32 group = first + first_of(found);
-                if (place < MAX_LISTED) shared.groups[place] = static_cast<u16>(group);
+                if (place >= MAX_LISTED) continue;
+                shared.groups[place] = static_cast<u16>(group);
+                listed(place, group);
             }
         }
     }
@@ -514,14 +516,13 @@ private:
     }
 
     // Lists the tokens that may finish before `bar`: of the listed groups, or of all groups where the list of
-    // groups had too little room. Where EXACT, tokens that `list` has no room for are raced at once, by exact
-    // times, and lower `best`.
+    // groups had too little room.
     template <bool EXACT, typename Racers>
-    INLINE void list_tokens(const Racers& racers, const TokenList& list, u32 bar, u64& best) const {
+    INLINE void list_tokens(const Racers& racers, u32 count, u32 bar, u64& best) const {
         // Four at once take longer: 32 rows of 128,256 bf16 11.4 us on an H100, and 10.9 with two.
         constexpr u32 AT_ONCE = 2;
-        const bool listed = shared.group_count <= MAX_LISTED;
-        const u32 count = listed ? shared.group_count : groups;
+        const bool listed = count <= MAX_LISTED;
+        if (!listed) count = groups;
 #pragma unroll 1
         for (u32 base = warp; base < count; base += AT_ONCE * SELECT_WARPS) {
             float entries[2 * AT_ONCE];
@@ -547,9 +548,9 @@ private:
             for (; found != 0; found &= found - 1) {
                 const u32 i = first_of(found);
                 const u32 place = atomicAdd(&shared.token_count, 1u);
-                if (place < list.most) {
-                    list.tokens[place] = token_of(i);
-                    list.entries[place] = chosen(entries, i);
+                if (place < MAX_TOKENS) {
+                    shared.tokens[place] = token_of(i);
+                    shared.entries[place] = chosen(entries, i);
                 } else {
                     left |= 1u << i;
                 }

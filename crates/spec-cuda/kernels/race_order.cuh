@@ -1,10 +1,15 @@
 // The first tokens of a row to finish, in order: several draws without replacement, by the leading block of
 // race_lead.cuh.
 //
-// The tokens that warps have found early say by when as many tokens as are wanted have surely finished: the
-// bar. Those that may finish before the bar are listed, about 80 for each that is wanted, and a thread computes about when each
-// of them finishes. The few that finish before the bar are in order by how many others are earlier; where
-// rounding leaves the order of any two open, exact times decide.
+//     bar        The tokens that warps have found early say by when as many tokens as are wanted have surely
+//                finished.
+//     groups     The leading block lists the groups of which some token may finish before the bar, about 40
+//                for each token that is wanted, each group with its cut: tokens of a smaller logit do not
+//                finish before the bar.
+//     tokens     It lists the tokens of these groups that reach the cuts, about 60 for each that is wanted.
+//     finishes   A thread for each listed token computes about when the token finishes. The few that finish
+//                before the bar are in order by how many others are earlier; where rounding leaves the order
+//                of any two open, exact times decide.
 #pragma once
 
 #include "race_lead.cuh"
@@ -16,25 +21,29 @@ struct RaceOrder {
     static_assert(MAX_FINISHES <= SELECT_THREADS);
     // The most tokens that may be wanted: each is found in another warp's part of the row, and a block has 16.
     static constexpr u32 MAX_WANTED = SELECT_WARPS;
+    // Groups that a warp reads at once.
+    static constexpr u32 AT_ONCE = 4;
     // Bars by approximate times. Most rows need one, and others two or three.
     static constexpr u32 BARS = 4;
 
-    struct Tokens {
+    // What the warps of the block share, besides what RaceLead has.
+    struct Shared {
+        // Listed tokens and their logits. Before, of each warp of the cluster, a time by which its early token
+        // has surely finished.
         u32 tokens[MAX_TOKENS];
         float entries[MAX_TOKENS];
-    };
-
-    struct Shared {
+        // Listed finishes, and the logits of the tokens that finish.
         u64 finishes[MAX_FINISHES];
+        float finished[MAX_FINISHES];
         u64 nth;
     };
 
     const RaceLead lead;
-    Tokens& listed;
     Shared& shared;
 
-    // Calls write(place, token) in some thread for each of the first `wanted` tokens, from place 0 on. Returns how many
-    // there are: fewer only where fewer race. `lead` has begun its lists before the block's last barrier.
+    // Calls write(place, token, its logit) in some thread for each of the first `wanted` tokens, from place 0 on.
+    // Returns how many there are: fewer only where fewer race. `lead` has begun its lists before the block's last
+    // barrier.
     template <typename Racers, typename Write>
     INLINE u32 find(const Racers& racers, u32 pieces, u32 wanted, Write&& write) const {
         u32 bar = RaceLead::raised(bar_of(racers, pieces, wanted), 1.0f);
@@ -64,7 +73,9 @@ struct RaceOrder {
             place = place_of(own, count);
         }
         const bool there = own != NEVER;
-        if (there && place.before < wanted) write(place.before, static_cast<u32>(own));
+        if (there && place.before < wanted) {
+            write(place.before, static_cast<u32>(own), shared.finished[threadIdx.x]);
+        }
         return min(static_cast<u32>(__syncthreads_count(there)), wanted);
     }
 
@@ -90,11 +101,11 @@ private:
     // The bits of a time by which `wanted` tokens surely have finished, or NONE. The same in every warp.
     template <typename Racers>
     INLINE u32 bar_of(const Racers& racers, u32 pieces, u32 wanted) const {
+        u32* const times = shared.tokens;
+        if (threadIdx.x < pieces) times[threadIdx.x] = RaceLead::surely_by(racers, lead.shared.early[threadIdx.x]);
+        __syncthreads();
         u32 own = NONE;
-#pragma unroll 1
-        for (u32 i = lead.lane; i < pieces; i += WARP) {
-            own = min(own, RaceLead::surely_by(racers, lead.shared.early[i]));
-        }
+        for (u32 i = lead.lane; i < pieces; i += WARP) own = min(own, times[i]);
         u32 bar = NONE;
 #pragma unroll 1
         for (u32 i = 0; i < wanted; ++i) {
@@ -115,20 +126,64 @@ private:
     // of them. `odd` says that some of them may not race at all.
     template <typename Racers>
     INLINE bool list_before(const Racers& racers, u32 bar, bool& odd) const {
-        u64 none = NEVER;
-        lead.list_groups<true>(racers, bar);
+        const auto cut_of = [&](u32 group) {
+            return racers.least_entry(lead.noise_of_group(group), __uint_as_float(bar));
+        };
+        lead.list_groups<true>(racers, bar, [&](u32 place, u32 group) { lead.shared.cuts[place] = cut_of(group); });
         __syncthreads();
-        lead.list_tokens<false>(racers, {listed.tokens, listed.entries, MAX_TOKENS}, bar, none);
+        list_tokens(racers, cut_of);
+        __syncthreads();
         const u32 tokens = lead.shared.token_count;
 #pragma unroll 1
         for (u32 i = threadIdx.x; i < min(tokens, MAX_TOKENS); i += SELECT_THREADS) {
-            const RaceLead::Runner own = RaceLead::about(racers, listed.tokens[i], listed.entries[i]);
+            const RaceLead::Runner own = RaceLead::about(racers, shared.tokens[i], shared.entries[i]);
             if (!(own.time < LARGEST) || __float_as_uint(own.time) > bar) continue;
             odd = odd || !own.sure;
-            list(finish_at(own.time, own.token));
+            list(finish_at(own.time, own.token), shared.entries[i]);
         }
         odd = __syncthreads_or(odd);
         return tokens <= MAX_TOKENS && lead.shared.finish_count <= MAX_FINISHES;
+    }
+
+    // Lists the tokens of the listed groups that reach the cuts, or of all groups where the list of groups had
+    // too little room.
+    template <typename Racers, typename Cut>
+    INLINE void list_tokens(const Racers& racers, const Cut& cut_of) const {
+        const bool listed = lead.shared.group_count <= RaceLead::MAX_LISTED;
+        const u32 count = listed ? lead.shared.group_count : lead.groups;
+        const auto group_of = [&](u32 at) { return listed ? lead.shared.groups[at] : at; };
+#pragma unroll 1
+        for (u32 base = lead.warp; base < count; base += AT_ONCE * SELECT_WARPS) {
+            float entries[2 * AT_ONCE];
+#pragma unroll
+            for (u32 i = 0; i < AT_ONCE; ++i) {
+                // After the last group, the first of these is read again.
+                const u32 at = base + i * SELECT_WARPS < count ? base + i * SELECT_WARPS : base;
+                const u32 token = group_of(at) * GROUP + lead.lane;
+                entries[2 * i] = racers.entry(token);
+                entries[2 * i + 1] = racers.entry(token + WARP);
+            }
+            // Lane i has the cut of the i-th group. Nothing reaches what is no number.
+            const u32 own = base + lead.lane * SELECT_WARPS;
+            float own_cut = nothing();
+            if (own < count) own_cut = listed ? lead.shared.cuts[own] : cut_of(own);
+            u32 found = 0;
+#pragma unroll
+            for (u32 i = 0; i < AT_ONCE; ++i) {
+                const float cut = __shfl_sync(ALL_LANES, own_cut, i);
+                if (entries[2 * i] >= cut) found |= 1u << 2 * i;
+                if (entries[2 * i + 1] >= cut) found |= 2u << 2 * i;
+            }
+#pragma unroll 1
+            for (; found != 0; found &= found - 1) {
+                const u32 i = first_of(found);
+                const u32 place = atomicAdd(&lead.shared.token_count, 1u);
+                if (place >= MAX_TOKENS) continue;
+                shared.tokens[place] = group_of(base + i / 2 * SELECT_WARPS) * GROUP + i % 2 * WARP + lead.lane;
+                shared.entries[place] = RaceLead::chosen(entries, i);
+            }
+            __syncwarp();
+        }
     }
 
     // Lists exactly when the tokens finish that finish no later than `bar`, and no more than there is room for. A
@@ -145,10 +200,11 @@ private:
                 const float bound = noise * racers.slowness_bound(lead.tops[i / 2]);
                 if (!(bound < LARGEST) || __float_as_uint(bound) > most) continue;
                 const u32 token = i * WARP + lead.lane;
-                const float its = noise * racers.slowness_bound(racers.entry(token));
+                const float entry = racers.entry(token);
+                const float its = noise * racers.slowness_bound(entry);
                 if (!(its < LARGEST) || __float_as_uint(its) > most) continue;
                 const u64 finish = finish_of(racers, token);
-                if (finish != NEVER && finish <= bar) order.list(finish);
+                if (finish != NEVER && finish <= bar) order.list(finish, entry);
             }
             __syncthreads();
             if (lead.shared.finish_count <= MAX_FINISHES) return;
@@ -156,9 +212,12 @@ private:
         }
     }
 
-    INLINE void list(u64 finish) const {
+    // Lists a token's finish, and its logit.
+    INLINE void list(u64 finish, float entry) const {
         const u32 place = atomicAdd(&lead.shared.finish_count, 1u);
-        if (place < MAX_FINISHES) shared.finishes[place] = finish;
+        if (place >= MAX_FINISHES) return;
+        shared.finishes[place] = finish;
+        shared.finished[place] = entry;
     }
 
     // The n-th least, from 1, of the finishes that are listed; NEVER where there are fewer. By the whole block.

@@ -9,7 +9,7 @@
 // Bytes: the logits once. The powers take 33 million / (132 * 16) = 15,500 cycles at 256 rows, 9 us of the 50
 // that reading takes.
 #include "race_order.cuh"
-#include "sample_logits_race.cuh"
+#include "sample_logits_report.cuh"
 
 // A lane's sum of the powers of 2 whose exponents are logits times `scale`.
 struct PowerSum {
@@ -102,69 +102,55 @@ __device__ __noinline__ u64 sum_kept(Row row, const float* tops, u32 groups, Sca
     return *sum;
 }
 
-// The lowest token of a group whose logit equals the row's largest logit. By a warp.
-template <typename Row>
-INLINE u32 lowest_equal(const Row& row, u32 group, u32 lane, float largest) {
-    const u32 token = group * GROUP + lane;
-    const float entries[2] = {row.entry(token), row.entry(token + WARP)};
-    const u32 second = entries[1] == largest ? token + WARP : NONE;
-    return __reduce_min_sync(ALL_LANES, entries[0] == largest ? token : second);
-}
-
-// What a row reports of its tokens.
+// What a row writes of its tokens, and leaves of them for the report.
 template <typename T>
 struct Teller {
-    const Told<T>& p;
+    const Params<T>& p;
     u32 index;
+    Drawn& drawn;
     LogShares shares;
+    // Whether the row takes its likeliest tokens.
+    bool certain;
 
-    INLINE void operator()(u32 place, u32 token, float x, bool certain) const {
-        p.drawing.tokens.set(index, place, static_cast<i32>(token));
-        if (p.report.logprobs.data != nullptr) {
-            p.report.logprobs[index][place] = token == NONE ? negative_infinity() : shares(x);
-        }
-        if (p.drawing.processed_logprobs.data == nullptr) return;
+    INLINE void operator()(u32 place, u32 token, float x) const {
+        p.tokens.set(index, place, static_cast<i32>(token));
+        drawn.logits[place] = x;
+        if (p.processed_logprobs.data == nullptr) return;
         const float sure = place == 0 ? 0.0f : negative_infinity();
-        p.drawing.processed_logprobs[index][place] =
-            token == NONE ? negative_infinity() : certain ? sure : shares(x);
+        p.processed_logprobs[index][place] = certain ? sure : shares(x);
     }
 };
 
-// The first `wanted` tokens of a row's order that are not negative infinity, one after the other.
-template <typename Row, typename Write>
-INLINE u32 tell_likeliest(const Row& row, u32 wanted, u64* of_warps, Write&& write) {
-    u64 last = NEVER;
-    u32 place = 0;
-    for (; place < wanted; ++place) {
-        u64 next = 0;
-        for (u32 token = threadIdx.x; token < row.vocab; token += SELECT_THREADS) {
-            const float x = row.entry(token);
-            const u64 own = static_cast<u64>(exact::sort_key(x)) << 32 | (NONE - token);
-            if (x > negative_infinity() && own < last) next = max(next, own);
-        }
-        next = NEVER - warp_min(NEVER - next);
-        __syncthreads();
-        if (threadIdx.x % WARP == 0) of_warps[threadIdx.x / WARP] = next;
-        __syncthreads();
-        last = NEVER - warp_min(NEVER - of_warps[threadIdx.x % SELECT_WARPS]);
-        if (last == 0) break;
-        if (threadIdx.x == 0) write(place, NONE - static_cast<u32>(last));
-    }
-    return place;
+// Leaves the likeliest tokens in shared.sorted, and returns how many there are. `tops` has the largest logit of
+// each group.
+template <typename Row>
+__device__ __noinline__ u32 find_likeliest(const Row row, RowOrder::Shared& shared, const float* tops, u32 wanted) {
+    return RowOrder(shared, tops, row.vocab, 0).first(row, min(wanted, row.vocab));
 }
 
-// Picks as the row is read, and then what races.
+// Reports what is asked for of the tokens drawn, and of the likeliest ones.
+template <typename T, typename Row>
+__device__ __noinline__ void report_row(const Report<T>& p, u32 index, const Row row, RowOrder::Shared& shared,
+                                        const float* tops, Drawn& drawn, LogSoftmax softmax) {
+    const u32 likeliest = p.top > 0 ? find_likeliest(row, shared, tops, p.top) : 0;
+    const RowOrder order(shared, tops, row.vocab, 0);
+    write_report(p, index, row, order, drawn, softmax, likeliest);
+}
+
+// Picks as the row is read, then what races, then what is reported.
 union Scratch {
     PicksOfWarp picks[SELECT_WARPS];
-    RaceOrder::Tokens listed;
+    RaceOrder::Shared race;
+    RowOrder::Shared order;
 
     INLINE Scratch() {}
 };
 
 template <typename T>
 INLINE void tell(const Told<T>& told) {
-    using Row = LogitGroups<T, false, 8>;
+    using Row = LogitGroups<T, false>;
     const Params<T>& p = told.drawing;
+    const Report<T>& report = told.report;
     __shared__ RaceLead::Shared shared;
     // The largest logit of each group, and where the block that leads gets those of the others.
     __shared__ alignas(16) float tops[RaceLead::MAX_GROUPS];
@@ -174,8 +160,7 @@ INLINE void tell(const Told<T>& told) {
     // A copy for each warp, which draws noise before all warps of the block meet.
     __shared__ Request requests[SELECT_WARPS];
     __shared__ Scratch scratch;
-    __shared__ RaceOrder::Shared finishes;
-    __shared__ u32 first_group;
+    __shared__ Drawn drawn;
     const Senders blocks;
     const u32 index = blockIdx.x >> (31 - __clz(blocks.size));
     const RaceLead lead(shared, tops, p.vocab);
@@ -186,15 +171,13 @@ INLINE void tell(const Told<T>& told) {
     // While the first logits are on their way.
     const auto begin = [&] {
         if (blocks.size > 1) RaceLead::open(blocks, arrivals);
-        if (threadIdx.x == 0) {
-            shared.begin();
-            first_group = NONE;
-        }
+        if (threadIdx.x == 0) shared.begin();
         Request::arrive();
         __syncwarp();
         // What min-p keeps is added up when the row's largest logit is known.
         if (by_weight) powers.scale = request.draws() && request.min_p <= 0.0f ? request.inverse() * 1.44269504f : 0.0f;
-        if (told.report.logprobs.data != nullptr) powers.scale = 1.44269504f;
+        const bool by_exponential = report.logprobs.data != nullptr || report.top_logprobs.data != nullptr;
+        if (by_exponential) powers.scale = 1.44269504f;
     };
     const Row row = {p.logits[index], nullptr, p.vocab};
     const u32 piece = blocks.rank * SELECT_WARPS + lead.warp;
@@ -230,13 +213,14 @@ INLINE void tell(const Told<T>& told) {
     const u32 pieces = blocks.size * SELECT_WARPS;
     const u32 largest_key = lead.front(options.inverse, pieces).largest_key;
     const float largest = exact::value_of_key(largest_key);
-    Teller<T> teller = {told, index, {{largest, by_weight ? options.inverse : 1.0f}, 0.0f}};
     const bool certain = largest_key <= LOWEST_KEY || options.greedy;
+    const LogShares shares = {{largest, by_weight ? options.inverse : 1.0f}, 0.0f};
+    Teller<T> teller = {p, index, drawn, shares, certain};
     if (largest_key > LOWEST_KEY && (scale != 0.0f || (by_weight && !certain))) {
         float all = scale == 0.0f ? 0.0f : PowerSum::of_row(sums, pieces, lead.lane, largest, scale);
         if (!(all > 0.0f && all < infinity())) {
             const u64 floor = by_weight ? options.floor : 0;
-            const u64 units = sum_kept(row, tops, lead.groups, teller.shares.scale, floor, &finishes.nth);
+            const u64 units = sum_kept(row, tops, lead.groups, shares.scale, floor, &scratch.race.nth);
             all = __ull2float_rn(units) * (1.0f / 1099511627776.0f);
         }
         teller.shares.logarithm = logf(all);
@@ -245,31 +229,27 @@ INLINE void tell(const Told<T>& told) {
     if (largest_key <= LOWEST_KEY) {
         if (threadIdx.x == 0) {
             raise(p.flags, NON_FINITE);
-            teller(0, 0, negative_infinity(), true);
+            teller(0, 0, negative_infinity());
         }
-    } else if (options.greedy && p.draws > 1) {
-        found = tell_likeliest(row, p.draws, finishes.finishes,
-                               [&](u32 place, u32 token) { teller(place, token, row.entry(token), true); });
     } else if (options.greedy) {
-#pragma unroll 1
-        for (u32 group = threadIdx.x; group < lead.groups; group += SELECT_THREADS) {
-            if (tops[group] == largest) atomicMin(&first_group, group);
-        }
-        __syncthreads();
-        if (lead.warp == 0) {
-            const u32 token = lowest_equal(row, first_group, lead.lane, largest);
-            if (lead.lane == 0) teller(0, token < p.vocab ? token : 0, largest, true);
-        }
+        const u32 count = find_likeliest(row, scratch.order, tops, p.draws);
+        const u64 entry = threadIdx.x < count ? scratch.order.sorted[threadIdx.x] : 0;
+        const u32 key = static_cast<u32>(entry >> 32);
+        // All but those of negative infinity.
+        const bool there = key > LOWEST_KEY;
+        if (there) teller(threadIdx.x, NONE - static_cast<u32>(entry), exact::value_of_key(key));
+        found = __syncthreads_count(there);
     } else {
         const Scale weights = {largest, options.inverse};
         const Racers<Row, KeepsAll> racers(draw, row, weights, options.floor, negative_infinity(), KeepsAll{});
-        const RaceOrder order = {lead, scratch.listed, finishes};
-        found = order.find(racers, pieces, p.draws,
-                           [&](u32 place, u32 token) { teller(place, token, row.entry(token), false); });
+        found = RaceOrder{lead, scratch.race}.find(racers, pieces, p.draws, teller);
     }
     if (largest_key > LOWEST_KEY && threadIdx.x == 0) raise(p.flags, options.bits);
     // Behind those that finish.
-    if (found + threadIdx.x < p.draws) teller(found + threadIdx.x, NONE, nothing(), certain);
+    if (found + threadIdx.x < p.draws) teller(found + threadIdx.x, NONE, nothing());
+    if (report.logprobs.data != nullptr || report.ranks.data != nullptr || report.top > 0) {
+        report_row(report, index, row, scratch.order, tops, drawn, {largest, teller.shares.logarithm});
+    }
 }
 
 #define TELLER(dtype, T) \

@@ -94,6 +94,15 @@ launch_params! {
     }
 }
 
+impl Report {
+    /// Reports nothing.
+    fn of_nothing(self) -> Self {
+        let (logprobs, top_logprobs) = (Rows::ABSENT, Rows::ABSENT);
+        let (ranks, top_tokens) = (Rows::ABSENT, Rows::ABSENT);
+        Report { logprobs, ranks, top_tokens, top_logprobs, top: 0, ..self }
+    }
+}
+
 impl Field for Params {
     const DEVICE: &'static str = "Params<T>";
     const PARTS: &'static [Part] = &[];
@@ -127,9 +136,10 @@ const MAX_PLAIN: usize = 4096 * 64;
 /// The most tokens that a row draws in `kernels/sample_logits_told.cu`, `RaceOrder::MAX_WANTED`.
 const MAX_TOLD: usize = 16;
 
-/// Blocks of the plain kernel that fit a multiprocessor: those that `SAMPLER` asks for in
-/// `kernels/sample_logits_plain.cu`, and `TELLER` in `kernels/sample_logits_told.cu`.
-const PLAIN_SHARING: u32 = 2;
+/// Blocks that fit a multiprocessor, of the kernels in which one block of a row finds what is reported: those
+/// that `SAMPLER` asks for in `kernels/sample_logits_plain.cu`, `TELLER` in `kernels/sample_logits_told.cu`,
+/// `REPORTER` in `kernels/sample_logits_report.cu`.
+const SHARING: u32 = 2;
 
 /// A kernel in whose launch each cluster owns one row.
 struct ByRow {
@@ -137,14 +147,51 @@ struct ByRow {
     shape: Shape,
 }
 
+/// The kernel that draws a row's tokens.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    /// Draws one token from all that the mask allows, or takes the likeliest.
+    Plain,
+    /// Draws several tokens of a row without a mask, or weighs them, and takes `Told`. Where it `reports`, it
+    /// takes the place of the kernel that reports, too.
+    Told { reports: bool },
+    /// All else.
+    General,
+}
+
+impl Kind {
+    /// `uncached`: whether the kernel that reports would read the logits from memory, as the kernel that draws
+    /// has done before. Otherwise it is quicker to have both: the kernel that reports reads the logits from the
+    /// second-level cache while tokens are drawn.
+    fn new(plan: &Plan, uncached: bool) -> Self {
+        if plan.filters || plan.probs.is_some() || plan.vocab() > MAX_PLAIN {
+            return Kind::General;
+        }
+        let weighs = plan.processed_logprobs.is_some();
+        // The kernel adds up one sum of weights.
+        let sums = u32::from(weighs)
+            + u32::from(plan.logprobs.is_some() || plan.top_logprobs.is_some());
+        let reports = plan.reports() && uncached && sums <= 1
+            && std::env::var_os("SPEC_DEV_APART").is_none();
+        let one = plan.draws() == 1 && !weighs;
+        let told = plan.mask.is_none()
+            && plan.draws() <= MAX_TOLD
+            && std::env::var_os("SPEC_DEV_UNTOLD").is_none();
+        match told {
+            true if reports || !one => Kind::Told { reports },
+            _ if one => Kind::Plain,
+            _ => Kind::General,
+        }
+    }
+}
+
 struct Prepared {
     cuda: Cuda,
     plan: Plan,
+    kind: Kind,
     draw: ByRow,
-    /// Whether the kernel that draws takes `Told`, and whether it reports log-probabilities.
-    told: bool,
-    tells: bool,
-    /// The kernel that reports log-probabilities, ranks or the likeliest tokens, if any are wanted.
+    /// The kernel that reports log-probabilities, ranks or the likeliest tokens, if any are wanted and the
+    /// kernel that draws does not report them.
     report: Option<ByRow>,
 }
 
@@ -174,39 +221,33 @@ impl Prepared {
     fn new(cuda: &Cuda, plan: &Plan) -> Result<Self> {
         let dtype = plan.logits.dtype.name();
         let rows = plan.rows();
-        let quick = !plan.filters && plan.probs.is_none() && plan.vocab() <= MAX_PLAIN;
-        let few = plan.draws() == 1 && plan.processed_logprobs.is_none();
-        let likeliest = plan.ranks.is_some() || plan.top_tokens.is_some() || plan.top_logprobs.is_some();
-        // The kernel that tells adds up one sum.
-        let tells = plan.logprobs.is_some() && plan.processed_logprobs.is_none() && !likeliest;
-        let told = quick && plan.mask.is_none() && plan.draws() <= MAX_TOLD && (tells || !few)
-            && std::env::var_os("SPEC_DEV_UNTOLD").is_none();
-        let tells = tells && told;
-        let draw = if told || (quick && few) {
-            let masked = if plan.mask.is_some() { "masked_" } else { "" };
-            let (archive, name) = if told {
-                (&TOLD, format!("sample_logits_told_{dtype}"))
-            } else {
-                (&PLAIN, format!("sample_logits_plain_{masked}{dtype}"))
-            };
-            let bytes = plan.vocab() * plan.logits.dtype.size();
-            let multiprocessors = cuda.limits().multiprocessors;
-            ByRow::new(cuda, archive, &name, rows, |at_once| {
-                blocks_for_lead(rows, bytes, multiprocessors, PLAIN_SHARING, at_once)
-            })
-        } else {
-            let name = format!("sample_logits_{dtype}");
-            ByRow::new(cuda, &GENERAL, &name, rows, |at_once| blocks_for(rows, at_once))
+        let bytes = plan.vocab() * plan.logits.dtype.size();
+        let lead = |at_once: &dyn Fn(u32) -> Result<u32>| {
+            blocks_for_lead(rows, bytes, cuda.limits().multiprocessors, SHARING, at_once)
         };
+        let kind = Kind::new(plan, rows.saturating_mul(bytes) > cuda.limits().l2 as usize);
+        let draw = match kind {
+            Kind::Plain => {
+                let masked = if plan.mask.is_some() { "masked_" } else { "" };
+                let name = format!("sample_logits_plain_{masked}{dtype}");
+                ByRow::new(cuda, &PLAIN, &name, rows, lead)
+            }
+            Kind::Told { .. } => {
+                ByRow::new(cuda, &TOLD, &format!("sample_logits_told_{dtype}"), rows, lead)
+            }
+            Kind::General => {
+                let name = format!("sample_logits_{dtype}");
+                ByRow::new(cuda, &GENERAL, &name, rows, |at_once| blocks_for(rows, at_once))
+            }
+        };
+        let apart = plan.reports() && kind != Kind::Told { reports: true };
         let name = format!("sample_logits_report_{dtype}");
-        let report = (plan.reports() && !tells)
-            .then(|| ByRow::new(cuda, &REPORT, &name, rows, |at_once| blocks_for(rows, at_once)));
+        let report = apart.then(|| ByRow::new(cuda, &REPORT, &name, rows, lead));
         Ok(Prepared {
             cuda: cuda.clone(),
             plan: plan.clone(),
+            kind,
             draw: draw?,
-            told,
-            tells,
             report: report.transpose()?,
         })
     }
@@ -281,15 +322,16 @@ unsafe impl Kernel<SampleLogits> for Prepared {
         // against the plan's sizes.
         cuda.enqueue(stream, |queue| unsafe {
             let ByRow { function, shape } = &self.draw;
-            if self.told {
-                let logprobs = if self.tells { report.logprobs } else { Rows::ABSENT };
-                let report = Report { logprobs, ..report };
-                queue.launch(function, *shape, &Told { drawing: params, report })?;
-            } else {
-                queue.launch(function, *shape, &params)?;
+            match self.kind {
+                Kind::Told { reports } => {
+                    let report = if reports { report } else { report.of_nothing() };
+                    queue.launch(function, *shape, &Told { drawing: params, report })?;
+                }
+                Kind::Plain | Kind::General => queue.launch(function, *shape, &params)?,
             }
             match &self.report {
-                Some(by_row) => queue.launch(&by_row.function, by_row.shape, &report),
+                // The kernel reads logits while the kernel before still draws.
+                Some(by_row) => queue.launch_next(&by_row.function, by_row.shape, &report),
                 None => Ok(()),
             }
         })
