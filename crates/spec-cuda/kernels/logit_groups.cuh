@@ -121,6 +121,7 @@ struct LogitGroups {
     static constexpr u32 READ = READS;
     static constexpr u32 SIZE = GROUP;
 
+    using Logit = T;
     using Picked = T;
     using How = LargestOfRow<T, MASKED>;
     using Value = typename How::Value;
@@ -138,6 +139,9 @@ struct LogitGroups {
     INLINE float entry(u32 token) const {
         return token < vocab ? counted(token, to_f32(row[token])) : nothing();
     }
+
+    // A logit as it is; of a token beyond the row, that of the last token.
+    INLINE T raw(u32 token) const { return row[min(token, vocab - 1)]; }
 
     // As a token's logit x counts.
     INLINE float counted(u32 token, float x) const {

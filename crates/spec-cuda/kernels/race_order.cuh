@@ -154,32 +154,34 @@ private:
         const auto group_of = [&](u32 at) { return listed ? lead.shared.groups[at] : at; };
 #pragma unroll 1
         for (u32 base = lead.warp; base < count; base += AT_ONCE * SELECT_WARPS) {
+            // Lane i has the i-th of the groups, and its cut, which nothing reaches after the last group.
+            const u32 at = base + lead.lane * SELECT_WARPS;
+            const u32 its = group_of(min(at, count - 1));
+            float its_cut = nothing();
+            if (at < count) its_cut = listed ? lead.shared.cuts[at] : cut_of(at);
+            // Logits as they are, so that no load waits for another: NaN reaches no cut, and does not race.
+            typename decltype(Racers::row)::Logit logits[2 * AT_ONCE];
+#pragma unroll
+            for (u32 i = 0; i < AT_ONCE; ++i) {
+                const u32 token = __shfl_sync(ALL_LANES, its, i) * GROUP + lead.lane;
+                logits[2 * i] = racers.row.raw(token);
+                logits[2 * i + 1] = racers.row.raw(token + WARP);
+            }
+            u32 found = 0;
             float entries[2 * AT_ONCE];
 #pragma unroll
-            for (u32 i = 0; i < AT_ONCE; ++i) {
-                // After the last group, the first of these is read again.
-                const u32 at = base + i * SELECT_WARPS < count ? base + i * SELECT_WARPS : base;
-                const u32 token = group_of(at) * GROUP + lead.lane;
-                entries[2 * i] = racers.entry(token);
-                entries[2 * i + 1] = racers.entry(token + WARP);
-            }
-            // Lane i has the cut of the i-th group. Nothing reaches what is no number.
-            const u32 own = base + lead.lane * SELECT_WARPS;
-            float own_cut = nothing();
-            if (own < count) own_cut = listed ? lead.shared.cuts[own] : cut_of(own);
-            u32 found = 0;
-#pragma unroll
-            for (u32 i = 0; i < AT_ONCE; ++i) {
-                const float cut = __shfl_sync(ALL_LANES, own_cut, i);
-                if (entries[2 * i] >= cut) found |= 1u << 2 * i;
-                if (entries[2 * i + 1] >= cut) found |= 2u << 2 * i;
+            for (u32 i = 0; i < 2 * AT_ONCE; ++i) {
+                entries[i] = to_f32(logits[i]);
+                if (entries[i] >= __shfl_sync(ALL_LANES, its_cut, i / 2)) found |= 1u << i;
             }
 #pragma unroll 1
             for (; found != 0; found &= found - 1) {
                 const u32 i = first_of(found);
+                const u32 token = group_of(base + i / 2 * SELECT_WARPS) * GROUP + i % 2 * WARP + lead.lane;
+                if (token >= racers.row.vocab) continue;
                 const u32 place = atomicAdd(&lead.shared.token_count, 1u);
                 if (place >= MAX_TOKENS) continue;
-                shared.tokens[place] = group_of(base + i / 2 * SELECT_WARPS) * GROUP + i % 2 * WARP + lead.lane;
+                shared.tokens[place] = token;
                 shared.entries[place] = RaceLead::chosen(entries, i);
             }
             __syncwarp();
