@@ -23,6 +23,9 @@
 
 #include "race.cuh"
 
+// Racers have, besides what race.cuh says: `raw(token)`, of type `Raw`, what is read of a token;
+// `entry_of(token, raw)`; and AT_ONCE, of how many groups a warp reads all tokens before it looks at any.
+
 // The order of two approximate times is certain if the larger is at least NEAR times the smaller. The
 // distance from 1 is 8 times the errors of `about_variate` and `approximate_exp2` together.
 constexpr float NEAR = 1.0f + 1.0f / 16384.0f;
@@ -519,25 +522,26 @@ private:
     // groups had too little room.
     template <bool EXACT, typename Racers>
     INLINE void list_tokens(const Racers& racers, u32 count, u32 bar, u64& best) const {
-        // Four at once take longer: 32 rows of 128,256 bf16 11.4 us on an H100, and 10.9 with two.
-        constexpr u32 AT_ONCE = 2;
+        constexpr u32 AT_ONCE = Racers::AT_ONCE;
         const bool listed = count <= MAX_LISTED;
         if (!listed) count = groups;
 #pragma unroll 1
         for (u32 base = warp; base < count; base += AT_ONCE * SELECT_WARPS) {
-            float entries[2 * AT_ONCE];
+            typename Racers::Raw raw[2 * AT_ONCE];
             u32 its[AT_ONCE];
 #pragma unroll
             for (u32 i = 0; i < AT_ONCE; ++i) {
                 // After the last group, the first of these is read again.
                 const u32 at = base + i * SELECT_WARPS < count ? base + i * SELECT_WARPS : base;
                 its[i] = listed ? shared.groups[at] : at;
-                entries[2 * i] = racers.entry(its[i] * GROUP + lane);
-                entries[2 * i + 1] = racers.entry(its[i] * GROUP + WARP + lane);
+                raw[2 * i] = racers.raw(its[i] * GROUP + lane);
+                raw[2 * i + 1] = racers.raw(its[i] * GROUP + WARP + lane);
             }
+            float entries[2 * AT_ONCE];
             u32 found = 0;
 #pragma unroll
             for (u32 i = 0; i < 2 * AT_ONCE; ++i) {
+                entries[i] = racers.entry_of(its[i / 2] * GROUP + i % 2 * WARP + lane, raw[i]);
                 const float bound = noise_of_group(its[i / 2]) * racers.slowness_bound(entries[i]);
                 const bool there = base + i / 2 * SELECT_WARPS < count;
                 if (there && bound < LARGEST && __float_as_uint(bound) <= bar) found |= 1u << i;

@@ -202,6 +202,9 @@ struct Options {
 // and more. `Row` knows their entries; keeps(x, token) may drop more of them.
 template <typename Row, typename Keeps>
 struct Racers {
+    using Raw = typename Row::Raw;
+    static constexpr u32 AT_ONCE = Row::RACE_AT_ONCE;
+
     Draw draw;
     Row row;
     Scale scale;
@@ -218,6 +221,8 @@ struct Racers {
           lightest(log_weight(floor) - 1e-3f), keeps(kept) {}
 
     INLINE float entry(u32 token) const { return row.entry(token); }
+    INLINE Raw raw(u32 token) const { return row.raw(token); }
+    INLINE float entry_of(u32 token, Raw raw) const { return row.entry_of(token, raw); }
 
     INLINE float slowness_bound(float top) const {
         const float t = top == scale.largest ? 0.0f : scale.below(top);
