@@ -9,6 +9,7 @@
 // Bytes: the logits once. The powers take 33 million / (132 * 16) = 15,500 cycles at 256 rows, 9 us of the 50
 // that reading takes.
 #include "race_order.cuh"
+#include "sample_logits_plain.cuh"
 #include "sample_logits_report.cuh"
 
 // A lane's sum of the powers of 2 whose exponents are logits times `scale`.
@@ -182,27 +183,15 @@ INLINE void tell(const Told<T>& told) {
     const Row row = {p.logits[index], nullptr, p.vocab};
     const u32 piece = blocks.rank * SELECT_WARPS + lead.warp;
     const Share share(p.vocab, piece, blocks.size * SELECT_WARPS);
-    const KeepsAll keeps;
-    const Picks<Row> picks(scratch.picks[lead.warp], row, share.begin, share.end);
-    RaceLead::Noise<Picks<Row>, KeepsAll> noise(lead, picks, share, keeps);
-    const auto visit = [&](u32 group, float its) { tops[group] = its; };
-    const auto meanwhile = [&](u32 group) {
-        if (group == share.begin) begin();
-        if (group >= noise.next && request.draws()) noise.advance(request.draw(p), request.inverse());
-    };
-    // Where `survey` reads nothing ahead.
-    if (row.streamed(share.begin, share.end) == share.begin) begin();
-    const float raw = row.survey(share.begin, share.end, lead.lane, visit, powers, meanwhile, picks);
-    if (__any_sync(ALL_LANES, !(raw <= LARGEST)) && lead.lane == 0) raise(p.flags, NON_FINITE);
-    lead.fill_up(share);
-    const float scale = powers.scale;
-    if (scale != 0.0f) {
+    const auto end = [&] {
+        if (powers.scale == 0.0f) return;
         const u64 own = powers.of_warp();
         if (lead.lane == 0) sums[piece] = own;
-    }
-    const Options options(request);
-    const Draw draw = request.draw(p);
-    if (!options.greedy) noise.finish(draw, options.inverse, piece);
+    };
+    const Drawing drawing =
+        read_plain(p, request, lead, row, share, piece, scratch.picks[lead.warp], powers, begin, end);
+    const Options& options = drawing.options;
+    const float scale = powers.scale;
     if (blocks.size > 1) blocks.wait_started();
     if (blocks.rank != 0) {
         if (scale != 0.0f && lead.lane == 0) blocks.put(&sums[piece], &arrivals.word, 0, sums[piece]);
@@ -241,7 +230,7 @@ INLINE void tell(const Told<T>& told) {
         found = __syncthreads_count(there);
     } else {
         const Scale weights = {largest, options.inverse};
-        const Racers<Row, KeepsAll> racers(draw, row, weights, options.floor, negative_infinity(), KeepsAll{});
+        const Racers<Row, KeepsAll> racers(drawing.draw, row, weights, options.floor, negative_infinity(), KeepsAll{});
         found = RaceOrder{lead, scratch.race}.find(racers, pieces, p.draws, teller);
     }
     if (largest_key > LOWEST_KEY && threadIdx.x == 0) raise(p.flags, options.bits);

@@ -9,7 +9,7 @@
 
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
-use spec_core::launch_params::{Field, Part};
+use spec_core::launch_params::Field;
 use spec_core::ops::SampleLogits;
 use spec_core::ops::sample_logits::{Buffers, Plan};
 use spec_core::{
@@ -105,12 +105,10 @@ impl Report {
 
 impl Field for Params {
     const DEVICE: &'static str = "Params<T>";
-    const PARTS: &'static [Part] = &[];
 }
 
 impl Field for Report {
     const DEVICE: &'static str = "Report<T>";
-    const PARTS: &'static [Part] = &[];
 }
 
 launch_params! {
@@ -148,7 +146,7 @@ struct ByRow {
 }
 
 /// The kernel that draws a row's tokens.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Draws one token from all that the mask allows, or takes the likeliest.
     Plain,
@@ -169,18 +167,16 @@ impl Kind {
         }
         let weighs = plan.processed_logprobs.is_some();
         // The kernel adds up one sum of weights.
-        let sums = u32::from(weighs)
-            + u32::from(plan.logprobs.is_some() || plan.top_logprobs.is_some());
-        let reports = plan.reports() && uncached && sums <= 1
-            && std::env::var_os("SPEC_DEV_APART").is_none();
+        let sums =
+            u32::from(weighs) + u32::from(plan.logprobs.is_some() || plan.top_logprobs.is_some());
+        let reports = plan.reports() && uncached && sums <= 1;
         let one = plan.draws() == 1 && !weighs;
-        let told = plan.mask.is_none()
-            && plan.draws() <= MAX_TOLD
-            && std::env::var_os("SPEC_DEV_UNTOLD").is_none();
-        match told {
-            true if reports || !one => Kind::Told { reports },
-            _ if one => Kind::Plain,
-            _ => Kind::General,
+        let told = plan.mask.is_none() && plan.draws() <= MAX_TOLD;
+        match (told, one) {
+            (true, false) => Kind::Told { reports },
+            (true, true) if reports => Kind::Told { reports },
+            (_, true) => Kind::Plain,
+            (false, false) => Kind::General,
         }
     }
 }
@@ -335,5 +331,57 @@ unsafe impl Kernel<SampleLogits> for Prepared {
                 None => Ok(()),
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use spec_core::ops::sample_logits::Tensors;
+    use spec_core::{Operator, TensorDesc};
+
+    use super::*;
+
+    fn kind(tensors: Tensors, uncached: bool) -> Kind {
+        Kind::new(&SampleLogits::new().plan(&tensors).expect("a plan"), uncached)
+    }
+
+    #[test]
+    fn kernels_take_the_rows_that_they_know() {
+        let of = |vocab| SampleLogits::new().tensors(4, vocab);
+        let some = || of(128_256);
+        let four = |dtype| TensorDesc::new(dtype, [4]);
+        let several = |n| TensorDesc::new(DType::I32, [4, n]);
+        let mask = TensorDesc::new(DType::I32, [4, 128_256 / 32]);
+        for uncached in [false, true] {
+            let kind = |tensors| kind(tensors, uncached);
+            let apart = Kind::Told { reports: false };
+            let maybe = if uncached { Kind::Told { reports: true } } else { Kind::Plain };
+            assert_eq!(kind(some()), Kind::Plain);
+            assert_eq!(kind(some().min_p(four(DType::F32))), Kind::Plain);
+            assert_eq!(kind(some().mask(mask)), Kind::Plain);
+            assert_eq!(kind(some().tokens(several(MAX_TOLD))), apart);
+            assert_eq!(kind(some().processed_logprobs(four(DType::F32))), apart);
+            assert_eq!(kind(some().ranks(four(DType::I32))), maybe);
+            assert_eq!(kind(some().logprobs(four(DType::F32))), maybe);
+            assert_eq!(kind(some().top_tokens(several(20))), maybe);
+            let n = some().tokens(several(2)).ranks(several(2));
+            assert_eq!(kind(n), Kind::Told { reports: uncached });
+
+            // Two sums.
+            let both = some().logprobs(four(DType::F32)).processed_logprobs(four(DType::F32));
+            assert_eq!(kind(both), apart);
+            // A mask.
+            assert_eq!(kind(some().mask(mask).logprobs(four(DType::F32))), Kind::Plain);
+            assert_eq!(kind(some().mask(mask).tokens(several(2))), Kind::General);
+            // What only the general kernel does.
+            assert_eq!(kind(some().tokens(several(MAX_TOLD + 1))), Kind::General);
+            assert_eq!(kind(some().top_p(four(DType::F32))), Kind::General);
+            assert_eq!(
+                kind(some().probs(TensorDesc::new(DType::F32, [4, 128_256]))),
+                Kind::General
+            );
+            assert_eq!(kind(of(MAX_PLAIN)), Kind::Plain);
+            assert_eq!(kind(of(MAX_PLAIN + 1)), Kind::General);
+        }
     }
 }
