@@ -19,7 +19,7 @@ struct RaceOrder {
     static constexpr u32 MAX_TOKENS = 1024;
     static constexpr u32 MAX_FINISHES = 256;
     static_assert(MAX_FINISHES <= SELECT_THREADS);
-    // The most tokens that may be wanted: each is found in another warp's part of the row, and a block has 16.
+    // The most tokens that may be wanted: the bar takes the early tokens of as many warps, and a block has 16.
     static constexpr u32 MAX_WANTED = SELECT_WARPS;
     // Groups that a warp reads at once. 32 rows of 128,256 f32 take 16.7 us on an H100 where 4 tokens a row are
     // wanted, and 17.6 with four at once.
@@ -43,8 +43,8 @@ struct RaceOrder {
     Shared& shared;
 
     // Calls write(place, token, its logit) in some thread for each of the first `wanted` tokens, from place 0 on.
-    // Returns how many there are: fewer only where fewer race. `lead` has begun its lists before the block's last
-    // barrier.
+    // Returns how many there are: fewer only where fewer race. `pieces` warps have left their early tokens in
+    // lead.shared.early, and the lists have begun, before the block's last barrier.
     template <typename Racers, typename Write>
     INLINE u32 find(const Racers& racers, u32 pieces, u32 wanted, Write&& write) const {
         u32 bar = RaceLead::raised(bar_of(racers, pieces, wanted), 1.0f);

@@ -1,5 +1,6 @@
 // sample_logits: what is reported of the tokens that a row drew, and of its likeliest ones, by the logits
-// as they are. Runs after the kernel that draws, and only where something is asked for.
+// as they are. Runs after the kernel that draws, and only where something is asked for that it does not
+// report itself (sample_logits_told.cu).
 //
 // A block or a cluster of blocks owns a row and reads it once: the largest logit of each group of tokens, and
 // a sum of exponentials of each warp, go to the leading block, and the other blocks end. The leading block

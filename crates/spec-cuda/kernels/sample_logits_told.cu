@@ -1,10 +1,12 @@
-// sample_logits where rows draw from all tokens but for what min-p drops, as in sample_logits_plain.cu, and more
-// is asked for than a token: several tokens, or the logarithms of their shares.
+// sample_logits where rows draw from all tokens but for what min-p drops, and more is asked for than one token:
+// several tokens, the logarithms of their shares, or what the kernel that reports (sample_logits_report.cu) would
+// have to read from memory again. Rows with a mask are the general kernel's (sample_logits.cu), and so are rows
+// that filter.
 //
 // A row is read once, as in sample_logits_plain.cu. Where a sum of weights is asked for, each lane adds up what
-// it reads, in units of the largest that it has met: an FMA, a power and an addition a logit. The block that
-// leads gets the sums with the largest logits of the groups, lets the tokens race (race_order.cuh), and writes
-// all that is asked for.
+// it reads, in units of the largest that it has met: an FMA, a power and an addition a logit. The leading block
+// gets the sums with the largest logits of the groups, lets the tokens race (race_order.cuh), and writes all that
+// is asked for.
 //
 // Bytes: the logits once. The powers take 33 million / (132 * 16) = 15,500 cycles at 256 rows, 9 us of the 50
 // that reading takes.
@@ -74,8 +76,8 @@ struct LogShares {
     }
 };
 
-// The sum of the weights that are `floor` units and more, in units of 2^-40, by the whole block. `tops` has the
-// largest logit of each group.
+// The sum of the weights that are `floor` units and more, in units of 2^-40, by the whole block, which adds it up
+// in `sum`, in shared memory. `tops` has the largest logit of each group.
 template <typename Row>
 __device__ __noinline__ u64 sum_kept(Row row, const float* tops, u32 groups, Scale scale, u64 floor, u64* sum) {
     const float least = floor == 0 ? negative_infinity() : scale.least_entry(floor);
@@ -155,8 +157,9 @@ INLINE void tell(const Told<T>& told) {
     __shared__ RaceLead::Shared shared;
     // The largest logit of each group, and where the block that leads gets those of the others.
     __shared__ alignas(16) float tops[RaceLead::MAX_GROUPS];
-    // Of each warp, the sum of weights.
+    // Of each warp of the cluster, the sum of weights; and the sum of those that min-p keeps.
     __shared__ u64 sums[MAX_PIECES];
+    __shared__ u64 kept;
     __shared__ Arrivals arrivals;
     // A copy for each warp, which draws noise before all warps of the block meet.
     __shared__ Request requests[SELECT_WARPS];
@@ -175,7 +178,7 @@ INLINE void tell(const Told<T>& told) {
         if (threadIdx.x == 0) shared.begin();
         Request::arrive();
         __syncwarp();
-        // What min-p keeps is added up when the row's largest logit is known.
+        // One sum at most is asked for. What min-p keeps is added up when the row's largest logit is known.
         if (by_weight) powers.scale = request.draws() && request.min_p <= 0.0f ? request.inverse() * 1.44269504f : 0.0f;
         const bool by_exponential = report.logprobs.data != nullptr || report.top_logprobs.data != nullptr;
         if (by_exponential) powers.scale = 1.44269504f;
@@ -209,7 +212,7 @@ INLINE void tell(const Told<T>& told) {
         float all = scale == 0.0f ? 0.0f : PowerSum::of_row(sums, pieces, lead.lane, largest, scale);
         if (!(all > 0.0f && all < infinity())) {
             const u64 floor = by_weight ? options.floor : 0;
-            const u64 units = sum_kept(row, tops, lead.groups, shares.scale, floor, &scratch.race.nth);
+            const u64 units = sum_kept(row, tops, lead.groups, shares.scale, floor, &kept);
             all = __ull2float_rn(units) * (1.0f / 1099511627776.0f);
         }
         teller.shares.logarithm = logf(all);

@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn limits_are_only_lowered() {
         assert_eq!(H100.lowered(""), Ok(H100));
-        let raised = H100.lowered("shared=1000,multiprocessors=1000,cluster=32");
+        let raised = H100.lowered("shared=1000,multiprocessors=1000,cluster=32,l2=1000000");
         assert_eq!(raised, Ok(H100));
         let lowered = Limits {
             multiprocessors: 16,

@@ -1,4 +1,6 @@
-//! Host side of `kernels/sample_logits.cu`.
+//! Host side of `kernels/sample_logits.cu`, and of `sample_logits_plain.cu` and
+//! `sample_logits_told.cu` for rows that no filter cuts; `sample_logits_report.cu` reports what the
+//! kernel that draws does not.
 //!
 //! A cluster of blocks reads a row once, and most often a single block ends it, by the largest
 //! logit of each group of 64 tokens (`race_lead.cuh`, `sample_logits_lead.cuh`). Like FlashInfer
@@ -128,15 +130,16 @@ pub(super) const HEADER: Header = Header {
     structs: &[Params::DESCRIPTION, Report::DESCRIPTION, Told::DESCRIPTION],
 };
 
-/// Tokens of the largest vocabulary that the plain kernel takes: those of `RaceLead::MAX_GROUPS` groups.
+/// Tokens of the largest vocabulary that a kernel takes whose rows no filter cuts: those of
+/// `RaceLead::MAX_GROUPS` groups.
 const MAX_PLAIN: usize = 4096 * 64;
 
 /// The most tokens that a row draws in `kernels/sample_logits_told.cu`, `RaceOrder::MAX_WANTED`.
 const MAX_TOLD: usize = 16;
 
-/// Blocks that fit a multiprocessor, of the kernels in which one block of a row finds what is reported: those
-/// that `SAMPLER` asks for in `kernels/sample_logits_plain.cu`, `TELLER` in `kernels/sample_logits_told.cu`,
-/// `REPORTER` in `kernels/sample_logits_report.cu`.
+/// Blocks that fit a multiprocessor, of the kernels in which one block ends a row: those that
+/// `SAMPLER` asks for in `kernels/sample_logits_plain.cu`, `TELLER` in
+/// `kernels/sample_logits_told.cu`, `REPORTER` in `kernels/sample_logits_report.cu`.
 const SHARING: u32 = 2;
 
 /// A kernel in whose launch each cluster owns one row.
@@ -150,17 +153,17 @@ struct ByRow {
 enum Kind {
     /// Draws one token from all that the mask allows, or takes the likeliest.
     Plain,
-    /// Draws several tokens of a row without a mask, or weighs them, and takes `Told`. Where it `reports`, it
-    /// takes the place of the kernel that reports, too.
+    /// Draws several tokens of a row without a mask, or adds up the weights of a row, and takes
+    /// [`Told`]. Where it `reports`, it takes the place of the kernel that reports, too.
     Told { reports: bool },
     /// All else.
     General,
 }
 
 impl Kind {
-    /// `uncached`: whether the kernel that reports would read the logits from memory, as the kernel that draws
-    /// has done before. Otherwise it is quicker to have both: the kernel that reports reads the logits from the
-    /// second-level cache while tokens are drawn.
+    /// `uncached`: whether the kernel that reports would read the logits from memory, as the kernel
+    /// that draws has done before. Otherwise it is quicker to have both: the kernel that reports
+    /// reads the logits from the second-level cache while tokens are drawn.
     fn new(plan: &Plan, uncached: bool) -> Self {
         if plan.filters || plan.probs.is_some() || plan.vocab() > MAX_PLAIN {
             return Kind::General;
@@ -186,8 +189,8 @@ struct Prepared {
     plan: Plan,
     kind: Kind,
     draw: ByRow,
-    /// The kernel that reports log-probabilities, ranks or the likeliest tokens, if any are wanted and the
-    /// kernel that draws does not report them.
+    /// The kernel that reports log-probabilities, ranks or the likeliest tokens, if any are wanted
+    /// and the kernel that draws does not report them.
     report: Option<ByRow>,
 }
 
@@ -313,8 +316,8 @@ unsafe impl Kernel<SampleLogits> for Prepared {
             min_p_first: u32::from(plan.params.min_p_first),
             reserved: 0,
         };
-        // SAFETY: `Params` and `Report` have the layout of the kernels' structs; the buffers were
-        // checked against the plan, and the kernels check requests and tokens, which are data,
+        // SAFETY: `Params`, `Report` and `Told` have the layout of the kernels' structs; the buffers
+        // were checked against the plan, and the kernels check requests and tokens, which are data,
         // against the plan's sizes.
         cuda.enqueue(stream, |queue| unsafe {
             let ByRow { function, shape } = &self.draw;
@@ -341,47 +344,52 @@ mod tests {
 
     use super::*;
 
+    const VOCAB: usize = 128_256;
+
+    fn rows(draws: usize, vocab: usize) -> Tensors {
+        let mut tensors = SampleLogits::new().tensors(4, vocab);
+        tensors.tokens = TensorDesc::new(DType::I32, [4, draws]);
+        tensors
+    }
+
+    fn floats(draws: usize) -> TensorDesc {
+        TensorDesc::new(DType::F32, [4, draws])
+    }
+
     fn kind(tensors: Tensors, uncached: bool) -> Kind {
         Kind::new(&SampleLogits::new().plan(&tensors).expect("a plan"), uncached)
     }
 
     #[test]
     fn kernels_take_the_rows_that_they_know() {
-        let of = |vocab| SampleLogits::new().tensors(4, vocab);
-        let some = || of(128_256);
-        let four = |dtype| TensorDesc::new(dtype, [4]);
-        let several = |n| TensorDesc::new(DType::I32, [4, n]);
-        let mask = TensorDesc::new(DType::I32, [4, 128_256 / 32]);
+        let of_requests = || TensorDesc::new(DType::F32, [4]);
+        let several = |count| TensorDesc::new(DType::I32, [4, count]);
+        let mask = || several(VOCAB / 32);
         for uncached in [false, true] {
             let kind = |tensors| kind(tensors, uncached);
-            let apart = Kind::Told { reports: false };
-            let maybe = if uncached { Kind::Told { reports: true } } else { Kind::Plain };
-            assert_eq!(kind(some()), Kind::Plain);
-            assert_eq!(kind(some().min_p(four(DType::F32))), Kind::Plain);
-            assert_eq!(kind(some().mask(mask)), Kind::Plain);
-            assert_eq!(kind(some().tokens(several(MAX_TOLD))), apart);
-            assert_eq!(kind(some().processed_logprobs(four(DType::F32))), apart);
-            assert_eq!(kind(some().ranks(four(DType::I32))), maybe);
-            assert_eq!(kind(some().logprobs(four(DType::F32))), maybe);
-            assert_eq!(kind(some().top_tokens(several(20))), maybe);
-            let n = some().tokens(several(2)).ranks(several(2));
-            assert_eq!(kind(n), Kind::Told { reports: uncached });
-
+            let one = || rows(1, VOCAB);
+            let draws = Kind::Told { reports: false };
+            let reported = if uncached { Kind::Told { reports: true } } else { Kind::Plain };
+            assert_eq!(kind(one()), Kind::Plain);
+            assert_eq!(kind(one().min_p(of_requests())), Kind::Plain);
+            assert_eq!(kind(one().mask(mask())), Kind::Plain);
+            assert_eq!(kind(rows(1, MAX_PLAIN)), Kind::Plain);
+            assert_eq!(kind(rows(MAX_TOLD, VOCAB)), draws);
+            assert_eq!(kind(one().processed_logprobs(floats(1))), draws);
+            assert_eq!(kind(one().logprobs(floats(1))), reported);
+            assert_eq!(kind(one().ranks(several(1))), reported);
+            assert_eq!(kind(one().top_tokens(several(20))), reported);
+            assert_eq!(kind(rows(2, VOCAB).ranks(several(2))), Kind::Told { reports: uncached });
             // Two sums.
-            let both = some().logprobs(four(DType::F32)).processed_logprobs(four(DType::F32));
-            assert_eq!(kind(both), apart);
-            // A mask.
-            assert_eq!(kind(some().mask(mask).logprobs(four(DType::F32))), Kind::Plain);
-            assert_eq!(kind(some().mask(mask).tokens(several(2))), Kind::General);
-            // What only the general kernel does.
-            assert_eq!(kind(some().tokens(several(MAX_TOLD + 1))), Kind::General);
-            assert_eq!(kind(some().top_p(four(DType::F32))), Kind::General);
-            assert_eq!(
-                kind(some().probs(TensorDesc::new(DType::F32, [4, 128_256]))),
-                Kind::General
-            );
-            assert_eq!(kind(of(MAX_PLAIN)), Kind::Plain);
-            assert_eq!(kind(of(MAX_PLAIN + 1)), Kind::General);
+            let both = one().logprobs(floats(1)).processed_logprobs(floats(1));
+            assert_eq!(kind(both), draws);
+
+            assert_eq!(kind(one().mask(mask()).logprobs(floats(1))), Kind::Plain);
+            assert_eq!(kind(rows(2, VOCAB).mask(mask())), Kind::General);
+            assert_eq!(kind(rows(MAX_TOLD + 1, VOCAB)), Kind::General);
+            assert_eq!(kind(rows(1, MAX_PLAIN + 1)), Kind::General);
+            assert_eq!(kind(one().top_p(of_requests())), Kind::General);
+            assert_eq!(kind(one().probs(floats(VOCAB))), Kind::General);
         }
     }
 }
