@@ -18,9 +18,13 @@ struct ExpSum {
 
     INLINE ExpSum() : unit(-LARGEST), sum(0.0f) {}
 
-    // NaN counts as negative infinity. A sum that has met positive infinity is not used.
+    // For what LogitGroups::survey reads. NaN counts as negative infinity. A sum that has met positive infinity
+    // is not used.
+    INLINE bool begin(float) const { return true; }
+
     template <u32 N>
-    INLINE void operator()(const float (&values)[N]) {
+    INLINE void operator()(const float (&values)[N], bool there) {
+        if (!there) return;
         float logits[N];
         float top = values[0];
 #pragma unroll

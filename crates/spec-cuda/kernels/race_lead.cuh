@@ -23,6 +23,9 @@
 
 #include "race.cuh"
 
+// Racers have, besides what race.cuh says: `raw(token)`, of type `Raw`, what is read of a token;
+// `entry_of(token, raw)`; and AT_ONCE, of how many groups a warp reads all tokens before it looks at any.
+
 // The order of two approximate times is certain if the larger is at least NEAR times the smaller. The
 // distance from 1 is 8 times the errors of `about_variate` and `approximate_exp2` together.
 constexpr float NEAR = 1.0f + 1.0f / 16384.0f;
@@ -106,8 +109,15 @@ struct RaceLead {
         u64 early[MAX_PIECES];
         // Groups and tokens that are looked at.
         u16 groups[MAX_LISTED];
-        u32 tokens[MAX_TOKENS];
-        float entries[MAX_TOKENS];
+        union {
+            struct {
+                u32 tokens[MAX_TOKENS];
+                float entries[MAX_TOKENS];
+            };
+            // Where several tokens of a row are drawn (race_order.cuh): of each listed group, the least entry
+            // of a token that may finish before the bar.
+            float cuts[MAX_LISTED];
+        };
         u64 best[SELECT_WARPS];
         u32 keys[SELECT_WARPS];
         u32 of_warps[SELECT_WARPS];
@@ -287,21 +297,21 @@ struct RaceLead {
         blocks.arrive_started();
     }
 
-    // In the leading block: waits until the bytes have come that `send` of all other blocks brings. By the
-    // whole block.
-    INLINE void await(const Senders& blocks, Arrivals& arrivals) const {
+    // In the leading block: waits until the bytes have come that `send` of all other blocks brings, and `more`
+    // bytes of each of their warps. By the whole block.
+    INLINE void await(const Senders& blocks, Arrivals& arrivals, u32 more = 0) const {
         if (blocks.size > 1) {
-            if (threadIdx.x == 0) expect(arrivals, blocks.size);
+            if (threadIdx.x == 0) expect(arrivals, blocks.size, more);
             arrivals.wait(0);
         }
         __syncthreads();
     }
 
-    // In the leading block: announces to `arrivals` the bytes that `send` of all other blocks brings. By one
-    // thread.
-    INLINE void expect(Arrivals& arrivals, u32 blocks) const {
+    // In the leading block: announces to `arrivals` the bytes that `send` of all other blocks brings, and `more`
+    // bytes of each of their warps. By one thread.
+    INLINE void expect(Arrivals& arrivals, u32 blocks, u32 more = 0) const {
         const u32 quads = quads_sent(groups, SELECT_WARPS, blocks);
-        arrivals.expect(quads * 24 + (blocks - 1) * SELECT_WARPS * 8);
+        arrivals.expect(quads * 24 + (blocks - 1) * SELECT_WARPS * (8 + more));
     }
 
     INLINE float noise_of_group(u32 group) const {
@@ -414,6 +424,8 @@ struct RaceLead {
     }
 
 private:
+    friend struct RaceOrder;
+
     // The bits of an upper bound of the exact time of a token whose approximate time is `time`, times
     // `widen`.
     INLINE static u32 raised(u32 time, float widen) {
@@ -449,6 +461,17 @@ private:
     INLINE Runner run(const Racers& racers, u32 pieces, u64 early, float widen, u32& bar, u64& best) const {
         bar = raised(surely_by(racers, early), widen);
         if (bar >= NONE - 1) bar = raised(earliest_bar(racers, pieces), widen);
+        list_groups<EXACT>(racers, bar, [](u32, u32) {});
+        __syncthreads();
+        list_tokens<EXACT>(racers, shared.group_count, bar, best);
+        if (threadIdx.x >= min(shared.token_count, MAX_TOKENS)) return {NONE, infinity(), true};
+        return about(racers, shared.tokens[threadIdx.x], shared.entries[threadIdx.x]);
+    }
+
+    // Lists the groups of which some token may finish before `bar`: listed(place, group) of each that there is
+    // room for. Where not EXACT, it lists none if no time is known by which a token surely finishes.
+    template <bool EXACT, typename Racers, typename Listed>
+    INLINE void list_groups(const Racers& racers, u32 bar, Listed&& listed) const {
 #pragma unroll 1
         for (u32 first = 4 * threadIdx.x; first < groups; first += 4 * SELECT_THREADS) {
             const float4 largest = *reinterpret_cast<const float4*>(&tops[first]);
@@ -468,13 +491,11 @@ private:
             for (; found != 0; found &= found - 1) {
                 const u32 place = atomicAdd(&shared.group_count, 1u);
                 const u32 group = first + first_of(found);
-                if (place < MAX_LISTED) shared.groups[place] = static_cast<u16>(group);
+                if (place >= MAX_LISTED) continue;
+                shared.groups[place] = static_cast<u16>(group);
+                listed(place, group);
             }
         }
-        __syncthreads();
-        list_tokens<EXACT>(racers, shared.group_count, bar, best);
-        if (threadIdx.x >= min(shared.token_count, MAX_TOKENS)) return {NONE, infinity(), true};
-        return about(racers, shared.tokens[threadIdx.x], shared.entries[threadIdx.x]);
     }
 
     // The bits of a time by which a token of shared.early has surely finished; NONE where it may not race.
@@ -501,25 +522,26 @@ private:
     // groups had too little room.
     template <bool EXACT, typename Racers>
     INLINE void list_tokens(const Racers& racers, u32 count, u32 bar, u64& best) const {
-        // Four at once take longer: 32 rows of 128,256 bf16 11.4 us on an H100, and 10.9 with two.
-        constexpr u32 AT_ONCE = 2;
+        constexpr u32 AT_ONCE = Racers::AT_ONCE;
         const bool listed = count <= MAX_LISTED;
         if (!listed) count = groups;
 #pragma unroll 1
         for (u32 base = warp; base < count; base += AT_ONCE * SELECT_WARPS) {
-            float entries[2 * AT_ONCE];
+            typename Racers::Raw raw[2 * AT_ONCE];
             u32 its[AT_ONCE];
 #pragma unroll
             for (u32 i = 0; i < AT_ONCE; ++i) {
                 // After the last group, the first of these is read again.
                 const u32 at = base + i * SELECT_WARPS < count ? base + i * SELECT_WARPS : base;
                 its[i] = listed ? shared.groups[at] : at;
-                entries[2 * i] = racers.entry(its[i] * GROUP + lane);
-                entries[2 * i + 1] = racers.entry(its[i] * GROUP + WARP + lane);
+                raw[2 * i] = racers.raw(its[i] * GROUP + lane);
+                raw[2 * i + 1] = racers.raw(its[i] * GROUP + WARP + lane);
             }
+            float entries[2 * AT_ONCE];
             u32 found = 0;
 #pragma unroll
             for (u32 i = 0; i < 2 * AT_ONCE; ++i) {
+                entries[i] = racers.entry_of(its[i / 2] * GROUP + i % 2 * WARP + lane, raw[i]);
                 const float bound = noise_of_group(its[i / 2]) * racers.slowness_bound(entries[i]);
                 const bool there = base + i / 2 * SELECT_WARPS < count;
                 if (there && bound < LARGEST && __float_as_uint(bound) <= bar) found |= 1u << i;

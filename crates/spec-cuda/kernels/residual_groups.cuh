@@ -163,10 +163,15 @@ template <typename T>
 struct ResidualRacers {
     static constexpr float LEAST = KeepsLarge::LEAST;
 
+    using Raw = float;
+    static constexpr u32 AT_ONCE = 2;
+
     Draw draw;
     ResidualGroups<T> groups;
 
     INLINE float entry(u32 token) const { return groups.entry(token); }
+    INLINE float raw(u32 token) const { return entry(token); }
+    INLINE float entry_of(u32, float raw) const { return raw; }
 
     INLINE float slowness_bound(float top) const {
         return top >= LEAST ? approximate_reciprocal(top) * BOUND_SLACK : infinity();

@@ -1,5 +1,7 @@
-// sample_logits where requests may filter, or several tokens, probabilities or shares of a row are asked
-// for. Rows of which none is asked go to sample_logits_plain.cu.
+// sample_logits where requests may filter, or where probabilities are asked for of rows with a mask or with
+// several tokens, or, of rows with a mask, several tokens or their shares. Other rows go to
+// sample_logits_plain.cu, to sample_logits_probs.cu where probabilities are asked for, or to
+// sample_logits_told.cu where several tokens or shares are.
 //
 // A team of blocks owns a row (select.cuh). It reads the row, masked, and keeps the largest logit of each
 // group of 64. Filters come first: top-k and top-p each cut the row (`select`), min-p is a comparison. Most

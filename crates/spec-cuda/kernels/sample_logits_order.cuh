@@ -147,6 +147,7 @@ private:
     // little less.
     INLINE u32 reached_by(u32 wanted) const {
         if (groups < wanted) return LOWEST_KEY;
+        if (wanted == 1) return largest;
         // Each step leaves half of the range; more steps find little.
         constexpr u32 STEPS = 10;
         u32 low = lowest;

@@ -9,8 +9,7 @@
 //
 // Bytes: the logits once, 32 * 4 * 128256 = 16.4 MB at 32 rows: 3.6 us at 4.6 TB/s. A single row is
 // latency: reading the row, one exchange within the cluster, and reading a few groups twice from L2.
-#include "race_lead.cuh"
-#include "sample_logits_race.cuh"
+#include "sample_logits_plain.cuh"
 
 // The lowest token of a group whose logit equals the row's largest logit. By a warp.
 template <typename Row>
@@ -52,22 +51,9 @@ INLINE void sample_plain(const Params<T>& p) {
     const Row row = {p.logits[index], mask, p.vocab};
     const u32 piece = blocks.rank * SELECT_WARPS + lead.warp;
     const Share share(p.vocab, piece, blocks.size * SELECT_WARPS);
-    const KeepsAll keeps;
-    const Picks<Row> picks(picks_of[lead.warp], row, share.begin, share.end);
-    RaceLead::Noise<Picks<Row>, KeepsAll> noise(lead, picks, share, keeps);
-    const auto visit = [&](u32 group, float its) { tops[group] = its; };
-    const auto meanwhile = [&](u32 group) {
-        if (group == share.begin) begin();
-        if (group >= noise.next && request.draws()) noise.advance(request.draw(p), request.inverse());
-    };
-    // Where `survey` reads nothing ahead.
-    if (row.streamed(share.begin, share.end) == share.begin) begin();
-    const float raw = row.survey(share.begin, share.end, lead.lane, visit, Unseen{}, meanwhile, picks);
-    if (__any_sync(ALL_LANES, !(raw <= LARGEST)) && lead.lane == 0) raise(p.flags, NON_FINITE);
-    lead.fill_up(share);
-    const Options options(request);
-    const Draw draw = request.draw(p);
-    if (!options.greedy) noise.finish(draw, options.inverse, piece);
+    const Drawing drawing =
+        read_plain(p, request, lead, row, share, piece, picks_of[lead.warp], Unseen{}, begin, [] {});
+    const Options& options = drawing.options;
     if (blocks.size > 1) blocks.wait_started();
     if (blocks.rank != 0) return lead.send(blocks, arrivals, share, piece);
 
@@ -88,7 +74,7 @@ INLINE void sample_plain(const Params<T>& p) {
         if (lead.warp == 0) token = lowest_equal(row, first_group, lead.lane, largest);
     } else {
         const Scale scale = {largest, options.inverse};
-        const Racers<Row, KeepsAll> racers(draw, row, scale, options.floor, negative_infinity(), KeepsAll{});
+        const Racers<Row, KeepsAll> racers(drawing.draw, row, scale, options.floor, negative_infinity(), KeepsAll{});
         token = static_cast<u32>(lead.winner(racers, blocks.size * SELECT_WARPS, front.early));
     }
     if (threadIdx.x != 0) return;

@@ -113,9 +113,9 @@ struct Weights {
 
     INLINE float4& slot(u32 at) const { return kept[(at - begin) / QUAD]; }
 
-    // Reads a quad; past the end, the last one.
+    // Reads a quad, for the last time; past the end, the last quad.
     INLINE void read(Quad<T>& quad, u32 at) const {
-        quad.raw = __ldg(reinterpret_cast<const typename Quad<T>::Raw*>(row + min(at, whole - QUAD)));
+        quad.raw = __ldcs(reinterpret_cast<const typename Quad<T>::Raw*>(row + min(at, whole - QUAD)));
     }
 
     // Begins to read the step of tokens first and on.
@@ -258,7 +258,7 @@ struct Weights {
             float4 own[QUADS];
 #pragma unroll
             for (u32 i = 0; i < QUADS; ++i) {
-                own[i] = *reinterpret_cast<const float4*>(probs + min(place(first, i), whole - QUAD));
+                own[i] = __ldcs(reinterpret_cast<const float4*>(probs + min(place(first, i), whole - QUAD)));
             }
 #pragma unroll
             for (u32 i = 0; i < QUADS; ++i) {

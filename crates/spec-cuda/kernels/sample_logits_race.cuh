@@ -68,12 +68,15 @@ struct Scale {
     // 0 for nothing.
     INLINE float weight(float x) const { return x == largest ? 1.0f : exact::exp(below(x)); }
 
-    // Any smaller entry weighs less than `floor` units: the entry of that weight, less what approximate
-    // functions and roundings may be off by.
-    INLINE float least_entry(u64 floor) const {
-        const float t = log_weight(floor) - 1e-3f;
-        const float entry = largest + __fdividef(t, inverse);
-        return exact::value_of_key(exact::sort_key(entry) - 2);
+    // Any smaller entry weighs less than `floor` units.
+    INLINE float least_entry(u64 floor) const { return entry_below(log_weight(floor)); }
+
+    // Any smaller entry has a weight whose logarithm is less than `t`: the entry of that weight, less what
+    // approximate functions and roundings may be off by.
+    INLINE float entry_below(float t) const {
+        const float entry = largest + __fdividef(t - 1e-3f, inverse);
+        // Two keys below the least number is no number.
+        return fmaxf(exact::value_of_key(exact::sort_key(entry) - 2), negative_infinity());
     }
 
     INLINE u64 fixed(float x) const {
@@ -199,6 +202,9 @@ struct Options {
 // and more. `Row` knows their entries; keeps(x, token) may drop more of them.
 template <typename Row, typename Keeps>
 struct Racers {
+    using Raw = typename Row::Raw;
+    static constexpr u32 AT_ONCE = Row::RACE_AT_ONCE;
+
     Draw draw;
     Row row;
     Scale scale;
@@ -215,6 +221,8 @@ struct Racers {
           lightest(log_weight(floor) - 1e-3f), keeps(kept) {}
 
     INLINE float entry(u32 token) const { return row.entry(token); }
+    INLINE Raw raw(u32 token) const { return row.raw(token); }
+    INLINE float entry_of(u32 token, Raw raw) const { return row.entry_of(token, raw); }
 
     INLINE float slowness_bound(float top) const {
         const float t = top == scale.largest ? 0.0f : scale.below(top);
@@ -228,6 +236,13 @@ struct Racers {
         // Heavier than the floor, for all the errors that `lightest` leaves room for.
         if (!(x == scale.largest || t >= lightest + 4e-3f) || !keeps(x, token)) return infinity();
         return approximate_exp2(t * -1.44269504f) * ABOVE_SLACK;
+    }
+
+    // A token with no less than this noise, and a smaller entry, does not finish by `time`.
+    INLINE float least_entry(float noise, float time) const {
+        // No time at all, or a time that is no number, is as late as can be.
+        const float t = (approximate_log2(noise) - approximate_log2(time)) * 0.693147182f;
+        return fmaxf(scale.entry_below(fmaxf(t, lightest)), least);
     }
 
     // A token's slowness, to 2^-18, infinite where it does not race; `sure` is cleared where it may not.

@@ -1,5 +1,6 @@
 // sample_logits: what is reported of the tokens that a row drew, and of its likeliest ones, by the logits
-// as they are. Runs after the kernel that draws, and only where something is asked for.
+// as they are. Runs after the kernel that draws, and only where something is asked for that it does not
+// report itself (sample_logits_told.cu).
 //
 // A block or a cluster of blocks owns a row and reads it once: the largest logit of each group of tokens, and
 // a sum of exponentials of each warp, go to the leading block, and the other blocks end. The leading block
@@ -7,9 +8,8 @@
 // drawn, so it goes on while the kernel before still draws. Then the leading block waits for that kernel.
 //
 // Bytes: the logits once more, mostly from L2.
-#include "exp_sum.cuh"
 #include "race_lead.cuh"
-#include "sample_logits_order.cuh"
+#include "sample_logits_report.cuh"
 
 // What the warps of a block share.
 struct Shared {
@@ -19,10 +19,7 @@ struct Shared {
     u64 sums[MAX_PIECES];
     Arrivals arrivals;
     RowOrder::Shared order;
-    // Of the tokens drawn: their logits, and how many logits are as large. One more threshold is infinity,
-    // where some logits are infinite.
-    float drawn[FinishList::DRAWS + 1];
-    u32 reached[FinishList::DRAWS + 1];
+    Drawn drawn;
 };
 
 // The part of a row that a warp reads, in groups of GROUP << merged tokens.
@@ -95,38 +92,13 @@ INLINE void await(const Senders& blocks, Shared& shared, u32 groups) {
     __syncthreads();
 }
 
-// Fetches the logits of the tokens that the row drew, by the whole block; NaN where there is no token.
+// Fetches the logits of the tokens that the row drew.
 template <typename T>
-INLINE void fetch_drawn(const Report<T>& p, u32 index, Shared& shared, float largest) {
-    if (threadIdx.x < p.draws) {
-        const i64 token = p.tokens.at(index, threadIdx.x);
-        const bool there = token >= 0 && token < static_cast<i64>(p.vocab);
-        shared.drawn[threadIdx.x] = there ? fmaxf(to_f32(p.logits[index][token]), negative_infinity()) : nothing();
-    }
-    if (threadIdx.x == p.draws) shared.drawn[p.draws] = largest == infinity() ? largest : nothing();
-    __syncthreads();
-}
-
-template <typename T>
-INLINE void write_drawn(const Report<T>& p, u32 index, const Shared& shared, const LogSoftmax& softmax) {
+INLINE void fetch_drawn(const Report<T>& p, u32 index, Drawn& drawn) {
     if (threadIdx.x >= p.draws) return;
-    const float x = shared.drawn[threadIdx.x];
-    if (p.logprobs.data != nullptr) p.logprobs[index][threadIdx.x] = softmax(x);
-    if (p.ranks.data == nullptr) return;
-    // Of negative infinity every logit is as large, NaN too.
-    const u32 rank = x > negative_infinity() ? shared.reached[threadIdx.x] : p.vocab;
-    p.ranks[index][threadIdx.x] = x == x ? static_cast<i32>(rank) : 0;
-}
-
-template <typename T>
-INLINE void write_likeliest(const Report<T>& p, u32 index, const u64* sorted, u32 count, const LogSoftmax& softmax) {
-    for (u32 i = threadIdx.x; i < p.top; i += SELECT_THREADS) {
-        const u64 entry = i < count ? sorted[i] : 0;
-        const float x = i < count ? exact::value_of_key(static_cast<u32>(entry >> 32)) : nothing();
-        const i32 token = i < count ? static_cast<i32>(NONE - static_cast<u32>(entry)) : -1;
-        if (p.top_tokens.data != nullptr) p.top_tokens[index][i] = token;
-        if (p.top_logprobs.data != nullptr) p.top_logprobs[index][i] = softmax(x);
-    }
+    const i64 token = p.tokens.at(index, threadIdx.x);
+    const bool there = token >= 0 && token < static_cast<i64>(p.vocab);
+    drawn.logits[threadIdx.x] = there ? fmaxf(to_f32(p.logits[index][token]), negative_infinity()) : nothing();
 }
 
 template <typename T>
@@ -148,18 +120,12 @@ INLINE void report(const Report<T>& p) {
     await(blocks, shared, RowOrder::groups_of(p.vocab, part.merged));
     const RowOrder order(shared.order, shared.tops, p.vocab, part.merged);
     const float largest = exact::value_of_key(order.largest);
-    LogSoftmax softmax = {largest, logf(ExpSum::total(shared.sums, blocks.size * SELECT_WARPS, largest))};
+    const LogSoftmax softmax = {largest, logf(ExpSum::total(shared.sums, blocks.size * SELECT_WARPS, largest))};
     const u32 likeliest = p.top > 0 ? order.first(row, min(p.top, p.vocab)) : 0;
 
     follow();
-    fetch_drawn(p, index, shared, largest);
-    if (p.ranks.data != nullptr || largest == infinity()) {
-        order.count_reaching(row, shared.drawn, shared.reached, p.draws + 1);
-        // The infinite ones share all of it.
-        if (largest == infinity()) softmax.logarithm = logf(static_cast<float>(shared.reached[p.draws]));
-    }
-    write_drawn(p, index, shared, softmax);
-    write_likeliest(p, index, shared.order.sorted, likeliest, softmax);
+    fetch_drawn(p, index, shared.drawn);
+    write_report(p, index, row, order, shared.drawn, softmax, likeliest);
 }
 
 // Kernels that call `follow` themselves.

@@ -58,6 +58,12 @@ struct EnteredRow {
         return index < length ? make(to_f32(row[index]), index) : nothing();
     }
 
+    // What a race reads of a token (race_lead.cuh).
+    using Raw = float;
+    static constexpr u32 RACE_AT_ONCE = 2;
+    INLINE float raw(u32 index) const { return entry(index); }
+    INLINE float entry_of(u32, float raw) const { return raw; }
+
     INLINE static u32 start_of(u32 vectors, u32 piece, u32 pieces) {
         return static_cast<u32>(static_cast<u64>(vectors) * piece >> (31 - __clz(pieces)));
     }

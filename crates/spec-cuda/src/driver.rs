@@ -216,6 +216,7 @@ pub(crate) fn describe(index: usize) -> Result<Facts> {
         multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         shared: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
         cluster: if compute >= (9, 0) { MAX_CLUSTER } else { 1 },
+        l2: attribute(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
         sass: true,
     };
     let limits = limits.lowered_by_env().map_err(|words| {

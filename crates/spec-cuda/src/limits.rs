@@ -15,6 +15,8 @@ pub struct Limits {
     /// The blocks of a cluster can read each other's shared memory. For some kernels the device may
     /// only run smaller clusters ([`Cuda::cluster_at_most`](crate::Cuda::cluster_at_most)).
     pub cluster: u32,
+    /// The second-level cache, in bytes.
+    pub l2: u32,
     /// Whether machine code is preferred to PTX.
     pub sass: bool,
 }
@@ -22,9 +24,9 @@ pub struct Limits {
 impl Limits {
     /// The environment variable that lowers the limits, so that tests meet the
     /// launch shapes of smaller devices. The value is a list such as
-    /// `shared=99,multiprocessors=16,cluster=2,sass=no` (shared memory of a block in
-    /// KiB, multiprocessors, the largest number of blocks in a cluster). Results of
-    /// operators must not change with it.
+    /// `shared=99,multiprocessors=16,cluster=2,l2=0,sass=no` (shared memory of a block in
+    /// KiB, multiprocessors, the largest number of blocks in a cluster, the second-level cache
+    /// in KiB). Results of operators must not change with it.
     pub(crate) const VARIABLE: &str = "SPEC_CUDA_LIMITS";
     /// Shared memory of a block, in bytes, that every supported device has.
     const MIN_SHARED: u32 = 99 * 1024;
@@ -58,6 +60,7 @@ impl Limits {
                     // The size of a cluster is a power of two.
                     self.cluster = self.cluster.min(1 << blocks.max(1).ilog2());
                 }
+                ("l2", _, Ok(kib)) => self.l2 = self.l2.min(kib.saturating_mul(1024)),
                 ("sass", "no", _) => self.sass = false,
                 _ => return Err(bad()),
             }
@@ -66,7 +69,7 @@ impl Limits {
     }
 }
 
-const EXAMPLE: &str = "shared=99,multiprocessors=16,cluster=2,sass=no";
+const EXAMPLE: &str = "shared=99,multiprocessors=16,cluster=2,l2=0,sass=no";
 
 #[cfg(test)]
 mod tests {
@@ -77,18 +80,20 @@ mod tests {
         multiprocessors: 132,
         shared: 227 * 1024,
         cluster: 16,
+        l2: 50 << 20,
         sass: true,
     };
 
     #[test]
     fn limits_are_only_lowered() {
         assert_eq!(H100.lowered(""), Ok(H100));
-        let raised = H100.lowered("shared=1000,multiprocessors=1000,cluster=32");
+        let raised = H100.lowered("shared=1000,multiprocessors=1000,cluster=32,l2=1000000");
         assert_eq!(raised, Ok(H100));
         let lowered = Limits {
             multiprocessors: 16,
             shared: Limits::MIN_SHARED,
             cluster: 2,
+            l2: 0,
             sass: false,
             ..H100
         };

@@ -114,3 +114,16 @@ static_assert(SPEC_OFFSET(Report<float>, vocab) == 104);
 static_assert(SPEC_OFFSET(Report<float>, draws) == 108);
 static_assert(SPEC_OFFSET(Report<float>, top) == 112);
 static_assert(SPEC_OFFSET(Report<float>, reserved) == 116);
+
+// What the kernels take that draw tokens and report of them. `T` is the type of the logits.
+template <typename T>
+struct Told {
+    // How tokens are drawn.
+    Params<T> drawing;
+    // What is reported of them.
+    Report<T> report;
+};
+// In bytes, as the host has them.
+static_assert(sizeof(Told<float>) == 312);
+static_assert(SPEC_OFFSET(Told<float>, drawing) == 0);
+static_assert(SPEC_OFFSET(Told<float>, report) == 192);

@@ -1,4 +1,6 @@
-//! Host side of `kernels/sample_logits.cu`.
+//! Host side of `kernels/sample_logits.cu`, and of `sample_logits_plain.cu`, `sample_logits_told.cu` and
+//! `sample_logits_probs.cu` for rows that no filter cuts; `sample_logits_report.cu` reports what the
+//! kernel that draws does not.
 //!
 //! A cluster of blocks reads a row once, and most often a single block ends it, by the largest
 //! logit of each group of 64 tokens (`race_lead.cuh`, `sample_logits_lead.cuh`). Like FlashInfer
@@ -9,21 +11,22 @@
 
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
+use spec_core::launch_params::Field;
 use spec_core::ops::SampleLogits;
 use spec_core::ops::sample_logits::{Buffers, Plan};
 use spec_core::{
     DType, Error, Kernel, Matrix, Result, Status, Stream, Supports, ViewMut, launch_params,
 };
 
-use super::race::{THREADS, blocks_for, blocks_for_lead};
+use super::race::{THREADS, blocks_for, blocks_for_lead, blocks_that_stay};
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{IntegerRows, Integers, Rows};
-use crate::cluster::largest;
 use crate::launch::{Function, Shape};
 
 static PLAIN: Archive = archive!("sample_logits_plain");
 static PROBS: Archive = archive!("sample_logits_probs");
+static TOLD: Archive = archive!("sample_logits_told");
 static GENERAL: Archive = archive!("sample_logits");
 static REPORT: Archive = archive!("sample_logits_report");
 
@@ -94,18 +97,50 @@ launch_params! {
     }
 }
 
+impl Report {
+    /// Reports nothing.
+    fn of_nothing(self) -> Self {
+        let (logprobs, top_logprobs) = (Rows::ABSENT, Rows::ABSENT);
+        let (ranks, top_tokens) = (Rows::ABSENT, Rows::ABSENT);
+        Report { logprobs, ranks, top_tokens, top_logprobs, top: 0, ..self }
+    }
+}
+
+impl Field for Params {
+    const DEVICE: &'static str = "Params<T>";
+}
+
+impl Field for Report {
+    const DEVICE: &'static str = "Report<T>";
+}
+
+launch_params! {
+    /// What the kernels take that draw tokens and report of them. `T` is the type of the logits.
+    struct Told<T> {
+        /// How tokens are drawn.
+        drawing: Params,
+        /// What is reported of them.
+        report: Report,
+    }
+}
+
 #[cfg(test)]
 pub(super) const HEADER: Header = Header {
     name: "sample_logits",
     includes: &["ids.cuh"],
-    structs: &[Params::DESCRIPTION, Report::DESCRIPTION],
+    structs: &[Params::DESCRIPTION, Report::DESCRIPTION, Told::DESCRIPTION],
 };
 
-/// Tokens of the largest vocabulary that the plain kernel takes: those of `RaceLead::MAX_GROUPS` groups.
+/// Tokens of the largest vocabulary that a kernel takes whose rows no filter cuts: those of
+/// `RaceLead::MAX_GROUPS` groups.
 const MAX_PLAIN: usize = 4096 * 64;
 
-/// Blocks that fit a multiprocessor, of the plain kernel and of the kernel that reports: those that
-/// `SAMPLER` asks for in `kernels/sample_logits_plain.cu`, `REPORTER` in `kernels/sample_logits_report.cu`.
+/// The most tokens that a row draws in `kernels/sample_logits_told.cu`, `RaceOrder::MAX_WANTED`.
+const MAX_TOLD: usize = 16;
+
+/// Blocks that fit a multiprocessor, of the kernels in which one block ends a row: those that
+/// `SAMPLER` asks for in `kernels/sample_logits_plain.cu` and `sample_logits_probs.cu`, `TELLER` in
+/// `kernels/sample_logits_told.cu`, `REPORTER` in `kernels/sample_logits_report.cu`.
 const SHARING: u32 = 2;
 
 /// A kernel in whose launch each cluster owns one row.
@@ -114,91 +149,143 @@ struct ByRow {
     shape: Shape,
 }
 
+/// The kernel that draws a row's tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Draws one token from all that the mask allows, or takes the likeliest.
+    Plain,
+    /// Draws several tokens of a row without a mask, or adds up the weights of a row, and takes
+    /// [`Told`]. Where it `reports`, it takes the place of the kernel that reports, too.
+    Told { reports: bool },
+    /// Draws one token of a row without a mask, or takes the likeliest, and writes the probabilities
+    /// of all tokens.
+    Probs,
+    /// All else.
+    General,
+}
+
+impl Kind {
+    /// `uncached`: whether the kernel that reports would read the logits from memory, as the kernel
+    /// that draws has done before. Otherwise it is quicker to have both: the kernel that reports
+    /// reads the logits from the second-level cache while tokens are drawn.
+    fn new(plan: &Plan, uncached: bool) -> Self {
+        if plan.filters || plan.vocab() > MAX_PLAIN {
+            return Kind::General;
+        }
+        if plan.probs.is_some() {
+            let probs = plan.mask.is_none() && plan.draws() == 1;
+            return if probs { Kind::Probs } else { Kind::General };
+        }
+        let weighs = plan.processed_logprobs.is_some();
+        // The kernel adds up one sum of weights.
+        let sums =
+            u32::from(weighs) + u32::from(plan.logprobs.is_some() || plan.top_logprobs.is_some());
+        let reports = plan.reports() && uncached && sums <= 1;
+        let one = plan.draws() == 1 && !weighs;
+        let told = plan.mask.is_none() && plan.draws() <= MAX_TOLD;
+        match (told, one) {
+            (true, false) => Kind::Told { reports },
+            (true, true) if reports => Kind::Told { reports },
+            (_, true) => Kind::Plain,
+            (false, false) => Kind::General,
+        }
+    }
+}
+
 struct Prepared {
     cuda: Cuda,
     plan: Plan,
+    kind: Kind,
     draw: ByRow,
-    /// The kernel that reports log-probabilities, ranks or the likeliest tokens, if any are wanted.
+    /// The kernel that reports log-probabilities, ranks or the likeliest tokens, if any are wanted
+    /// and the kernel that draws does not report them.
     report: Option<ByRow>,
 }
 
 impl ByRow {
+    /// `blocks` says how many blocks a row has, of how many clusters of so many blocks run at a time.
     fn new(
         cuda: &Cuda,
         archive: &'static Archive,
         name: &str,
         rows: usize,
-        shared: impl Fn(&Function) -> u32,
+        blocks: impl FnOnce(&dyn Fn(u32) -> Result<u32>) -> Result<u32>,
+    ) -> Result<Self> {
+        Self::with_shared(cuda, archive, name, rows, |_| 0, blocks)
+    }
+
+    /// As [`new`](Self::new), with the bytes of dynamic shared memory that `shared` returns.
+    fn with_shared(
+        cuda: &Cuda,
+        archive: &'static Archive,
+        name: &str,
+        rows: usize,
+        shared: impl FnOnce(&Function) -> u32,
         blocks: impl FnOnce(&dyn Fn(u32) -> Result<u32>) -> Result<u32>,
     ) -> Result<Self> {
         let function = cuda.function(archive, name)?;
-        let of = |blocks| Shape::new(1, THREADS).shared(shared(&function)).cluster(blocks);
-        let blocks = blocks(&|blocks| cuda.active_clusters(&function, of(blocks)))?;
+        let block = Shape::new(1, THREADS).shared(shared(&function));
+        let blocks = blocks(&|blocks| cuda.active_clusters(&function, block.cluster(blocks)))?;
         let grid = rows.checked_mul(blocks as usize);
         let grid = grid.and_then(|grid| u32::try_from(grid).ok()).filter(|&grid| grid < 1 << 31);
         let grid = grid.ok_or_else(|| {
             let words = format!("{rows} rows are more than a grid holds");
             Error::device(cuda.device(), Status::NotImplemented, words)
         })?;
-        let shape = Shape { grid: [grid, 1], ..of(blocks) };
+        let shape = Shape { grid: [grid, 1], ..block.cluster(blocks) };
         Ok(ByRow { function, shape })
     }
 }
 
-fn env(name: &str) -> Option<u32> {
-    std::env::var(name).ok().map(|v| v.parse().unwrap())
-}
-
-/// How many blocks own a row in the kernel of plain rows whose distribution is asked for.
-fn blocks_for_probs(rows: usize, at_once: impl Fn(u32) -> Result<u32>) -> Result<u32> {
-    if rows <= at_once(16)? as usize / SHARING as usize {
-        return Ok(16);
-    }
-    if rows <= at_once(7)? as usize { Ok(7) } else { largest(4, at_once) }
+/// Bytes of dynamic shared memory for a block of the kernel that writes probabilities: for the
+/// largest logit of each group of 64 tokens, and for as many logits as leave room for a second block
+/// on the multiprocessor. `dynamic` is the most that the kernel can have, `shared` the most that a
+/// block can have; the multiprocessor has 1 KiB more, and keeps 1 KiB for each block.
+fn shared_for_probs(vocab: usize, dynamic: u32, shared: u32) -> u32 {
+    // Four groups at a time.
+    let tops = 16 * vocab.div_ceil(4 * 64) as u32;
+    dynamic.saturating_sub(shared / 2 + 512).max(tops)
 }
 
 impl Prepared {
     fn new(cuda: &Cuda, plan: &Plan) -> Result<Self> {
-        // The plain kernel is quicker, and suffices if a row draws one token from all tokens, or
-        // takes the likeliest token.
-        let weighs = plan.probs.is_some() || plan.processed_logprobs.is_some();
-        let plain = !plan.filters && plan.draws() == 1 && plan.vocab() <= MAX_PLAIN;
         let dtype = plan.logits.dtype.name();
         let rows = plan.rows();
         let bytes = plan.vocab() * plan.logits.dtype.size();
-        let multiprocessors = cuda.limits().multiprocessors;
-        let none = |_: &Function| 0;
         let lead = |at_once: &dyn Fn(u32) -> Result<u32>| {
-            blocks_for_lead(rows, bytes, multiprocessors, SHARING, at_once)
+            blocks_for_lead(rows, bytes, cuda.limits().multiprocessors, SHARING, at_once)
         };
-        let draw = if plain && !weighs {
-            let masked = if plan.mask.is_some() { "masked_" } else { "" };
-            let name = format!("sample_logits_plain_{masked}{dtype}");
-            ByRow::new(cuda, &PLAIN, &name, rows, none, lead)
-        } else if plain && plan.probs.is_some() && plan.mask.is_none() && env("SPEC_PROBS_OLD").is_none() {
-            let name = format!("sample_logits_probs_{dtype}");
-            let limit = cuda.limits().shared;
-            // The largest logits of groups, of four groups each 16 bytes, and what lets two blocks run on a
-            // multiprocessor, which keeps 1 KiB of its shared memory for each.
-            let shared = |function: &Function| {
-                let tops = plan.vocab().div_ceil(256) as u32 * 16;
-                let half = function.dynamic.saturating_sub(limit / 2 + 512);
-                let half = env("SPEC_PROBS_SHARED").map_or(half, |kept| half.min(tops + kept));
-                half.max(tops)
-            };
-            ByRow::new(cuda, &PROBS, &name, rows, shared, |at_once| match env("SPEC_PROBS_BLOCKS") {
-                Some(blocks) => Ok(blocks),
-                None => blocks_for_probs(rows, at_once),
-            })
-        } else {
-            let name = format!("sample_logits_{dtype}");
-            ByRow::new(cuda, &GENERAL, &name, rows, none, |at_once| blocks_for(rows, at_once))
+        let kind = Kind::new(plan, rows.saturating_mul(bytes) > cuda.limits().l2 as usize);
+        let draw = match kind {
+            Kind::Plain => {
+                let masked = if plan.mask.is_some() { "masked_" } else { "" };
+                let name = format!("sample_logits_plain_{masked}{dtype}");
+                ByRow::new(cuda, &PLAIN, &name, rows, lead)
+            }
+            Kind::Told { .. } => {
+                ByRow::new(cuda, &TOLD, &format!("sample_logits_told_{dtype}"), rows, lead)
+            }
+            Kind::Probs => {
+                let name = format!("sample_logits_probs_{dtype}");
+                let shared = |function: &Function| {
+                    shared_for_probs(plan.vocab(), function.dynamic, cuda.limits().shared)
+                };
+                ByRow::with_shared(cuda, &PROBS, &name, rows, shared, |at_once| {
+                    blocks_that_stay(rows, plan.vocab(), SHARING, at_once)
+                })
+            }
+            Kind::General => {
+                let name = format!("sample_logits_{dtype}");
+                ByRow::new(cuda, &GENERAL, &name, rows, |at_once| blocks_for(rows, at_once))
+            }
         };
+        let apart = plan.reports() && kind != Kind::Told { reports: true };
         let name = format!("sample_logits_report_{dtype}");
-        let report = plan.reports().then(|| ByRow::new(cuda, &REPORT, &name, rows, none, lead));
+        let report = apart.then(|| ByRow::new(cuda, &REPORT, &name, rows, lead));
         Ok(Prepared {
             cuda: cuda.clone(),
             plan: plan.clone(),
+            kind,
             draw: draw?,
             report: report.transpose()?,
         })
@@ -269,16 +356,89 @@ unsafe impl Kernel<SampleLogits> for Prepared {
             min_p_first: u32::from(plan.params.min_p_first),
             reserved: 0,
         };
-        // SAFETY: `Params` and `Report` have the layout of the kernels' structs; the buffers were
-        // checked against the plan, and the kernels check requests and tokens, which are data,
+        // SAFETY: `Params`, `Report` and `Told` have the layout of the kernels' structs; the buffers
+        // were checked against the plan, and the kernels check requests and tokens, which are data,
         // against the plan's sizes.
         cuda.enqueue(stream, |queue| unsafe {
-            queue.launch(&self.draw.function, self.draw.shape, &params)?;
+            let ByRow { function, shape } = &self.draw;
+            match self.kind {
+                Kind::Told { reports } => {
+                    let report = if reports { report } else { report.of_nothing() };
+                    queue.launch(function, *shape, &Told { drawing: params, report })?;
+                }
+                Kind::Plain | Kind::Probs | Kind::General => {
+                    queue.launch(function, *shape, &params)?
+                }
+            }
             match &self.report {
                 // The kernel reads logits while the kernel before still draws.
                 Some(by_row) => queue.launch_next(&by_row.function, by_row.shape, &report),
                 None => Ok(()),
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use spec_core::ops::sample_logits::Tensors;
+    use spec_core::{Operator, TensorDesc};
+
+    use super::*;
+
+    const VOCAB: usize = 128_256;
+
+    fn rows(draws: usize, vocab: usize) -> Tensors {
+        let mut tensors = SampleLogits::new().tensors(4, vocab);
+        tensors.tokens = TensorDesc::new(DType::I32, [4, draws]);
+        tensors
+    }
+
+    fn floats(draws: usize) -> TensorDesc {
+        TensorDesc::new(DType::F32, [4, draws])
+    }
+
+    fn kind(tensors: Tensors, uncached: bool) -> Kind {
+        Kind::new(&SampleLogits::new().plan(&tensors).expect("a plan"), uncached)
+    }
+
+    #[test]
+    fn kernels_take_the_rows_that_they_know() {
+        let of_requests = || TensorDesc::new(DType::F32, [4]);
+        let several = |count| TensorDesc::new(DType::I32, [4, count]);
+        let mask = || several(VOCAB / 32);
+        for uncached in [false, true] {
+            let kind = |tensors| kind(tensors, uncached);
+            let one = || rows(1, VOCAB);
+            let draws = Kind::Told { reports: false };
+            let reported = if uncached { Kind::Told { reports: true } } else { Kind::Plain };
+            assert_eq!(kind(one()), Kind::Plain);
+            assert_eq!(kind(one().min_p(of_requests())), Kind::Plain);
+            assert_eq!(kind(one().mask(mask())), Kind::Plain);
+            assert_eq!(kind(rows(1, MAX_PLAIN)), Kind::Plain);
+            assert_eq!(kind(rows(MAX_TOLD, VOCAB)), draws);
+            assert_eq!(kind(one().processed_logprobs(floats(1))), draws);
+            assert_eq!(kind(one().logprobs(floats(1))), reported);
+            assert_eq!(kind(one().ranks(several(1))), reported);
+            assert_eq!(kind(one().top_tokens(several(20))), reported);
+            assert_eq!(kind(rows(2, VOCAB).ranks(several(2))), Kind::Told { reports: uncached });
+            // Two sums.
+            let both = one().logprobs(floats(1)).processed_logprobs(floats(1));
+            assert_eq!(kind(both), draws);
+
+            assert_eq!(kind(one().mask(mask()).logprobs(floats(1))), Kind::Plain);
+            assert_eq!(kind(rows(2, VOCAB).mask(mask())), Kind::General);
+            assert_eq!(kind(rows(MAX_TOLD + 1, VOCAB)), Kind::General);
+            assert_eq!(kind(rows(1, MAX_PLAIN + 1)), Kind::General);
+            assert_eq!(kind(one().top_p(of_requests())), Kind::General);
+
+            let probs = |tensors: Tensors| kind(tensors.probs(floats(VOCAB)));
+            assert_eq!(probs(one().min_p(of_requests())), Kind::Probs);
+            assert_eq!(probs(one().processed_logprobs(floats(1))), Kind::Probs);
+            assert_eq!(probs(one().logprobs(floats(1))), Kind::Probs);
+            assert_eq!(probs(one().mask(mask())), Kind::General);
+            assert_eq!(probs(one().top_p(of_requests())), Kind::General);
+            assert_eq!(probs(rows(2, VOCAB)), Kind::General);
+        }
     }
 }

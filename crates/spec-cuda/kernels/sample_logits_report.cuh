@@ -1,0 +1,52 @@
+// What is reported of the tokens that a row drew, and of its likeliest ones, by the block that has the largest
+// logit of each group of tokens.
+#pragma once
+
+#include "exp_sum.cuh"
+#include "sample_logits_order.cuh"
+
+// Of the tokens drawn: their logits, NaN where there is no token, and how many logits are as large. One more
+// threshold is infinity, where some logits are infinite.
+struct Drawn {
+    float logits[FinishList::DRAWS + 1];
+    u32 reached[FinishList::DRAWS + 1];
+};
+
+template <typename T>
+INLINE void write_drawn(const Report<T>& p, u32 index, const Drawn& drawn, const LogSoftmax& softmax) {
+    if (threadIdx.x >= p.draws) return;
+    const float x = drawn.logits[threadIdx.x];
+    if (p.logprobs.data != nullptr) p.logprobs[index][threadIdx.x] = softmax(x);
+    if (p.ranks.data == nullptr) return;
+    // Of negative infinity every logit is as large, NaN too.
+    const u32 rank = x > negative_infinity() ? drawn.reached[threadIdx.x] : p.vocab;
+    p.ranks[index][threadIdx.x] = x == x ? static_cast<i32>(rank) : 0;
+}
+
+template <typename T>
+INLINE void write_likeliest(const Report<T>& p, u32 index, const u64* sorted, u32 count, const LogSoftmax& softmax) {
+    for (u32 i = threadIdx.x; i < p.top; i += SELECT_THREADS) {
+        const u64 entry = i < count ? sorted[i] : 0;
+        const float x = i < count ? exact::value_of_key(static_cast<u32>(entry >> 32)) : nothing();
+        const i32 token = i < count ? static_cast<i32>(NONE - static_cast<u32>(entry)) : -1;
+        if (p.top_tokens.data != nullptr) p.top_tokens[index][i] = token;
+        if (p.top_logprobs.data != nullptr) p.top_logprobs[index][i] = softmax(x);
+    }
+}
+
+// Reports what is asked for, by the whole block. Some barrier before had all see the logits of the tokens
+// drawn. Of the likeliest tokens, `likeliest` are in order.shared.sorted.
+template <typename T, typename Row>
+INLINE void write_report(const Report<T>& p, u32 index, const Row& row, const RowOrder& order, Drawn& drawn,
+                         LogSoftmax softmax, u32 likeliest) {
+    const float largest = softmax.largest;
+    if (threadIdx.x == 0) drawn.logits[p.draws] = largest == infinity() ? largest : nothing();
+    __syncthreads();
+    if (p.ranks.data != nullptr || largest == infinity()) {
+        order.count_reaching(row, drawn.logits, drawn.reached, p.draws + 1);
+        // The infinite ones share all of it.
+        if (largest == infinity()) softmax.logarithm = logf(static_cast<float>(drawn.reached[p.draws]));
+    }
+    write_drawn(p, index, drawn, softmax);
+    write_likeliest(p, index, order.shared.sorted, likeliest, softmax);
+}
