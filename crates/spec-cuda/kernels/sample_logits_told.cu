@@ -1,7 +1,7 @@
 // sample_logits where rows draw from all tokens but for what min-p drops, and more is asked for than one token:
 // several tokens, the logarithms of their shares, or what the kernel that reports (sample_logits_report.cu) would
-// have to read from memory again. Rows with a mask are the general kernel's (sample_logits.cu), and so are rows
-// that filter.
+// have to read from memory again. Rows with a mask have other kernels: sample_logits_plain.cu for one token,
+// sample_logits.cu for more, and then the kernel that reports.
 //
 // A row is read once, as in sample_logits_plain.cu. Where a sum of weights is asked for, each lane adds up what
 // it reads, in units of the largest that it has met: an FMA, a power and an addition a logit. The leading block
