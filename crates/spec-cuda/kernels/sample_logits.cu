@@ -1,5 +1,5 @@
-// sample_logits where requests may filter, or where probabilities are asked for of rows with a mask or with
-// several tokens, or, of rows with a mask, several tokens or their shares. Other rows go to
+// sample_logits where requests may filter, or where probabilities are asked for of rows of 16 bits, with a mask or
+// with several tokens, or, of rows with a mask, several tokens or their shares. Other rows go to
 // sample_logits_plain.cu, to sample_logits_probs.cu where probabilities are asked for, or to
 // sample_logits_told.cu where several tokens or shares are.
 //
@@ -74,8 +74,8 @@ struct Sampling {
         write_zeros(p.probs[index], tokens.begin, tokens.end, team.lane);
     }
 
-    // Writes the probabilities of what `end_few` has kept, where all blocks have called `clear_probs`. By all
-    // blocks, the last that they do.
+    // Writes the probabilities of what `end_few` has kept, which are not 0; `clear_probs` has written the zeros.
+    // All blocks call this last.
     INLINE void share_few(const Options& options, const Scale& scale) const {
         if (p.probs.data == nullptr) return;
         team.blocks.sync();

@@ -1,11 +1,12 @@
 // sample_logits where every row draws one token from all tokens, but for what min-p drops, or takes the
-// likeliest, and where the distribution that the token was drawn from is asked for.
+// likeliest, and where the distribution that the token was drawn from is asked for. Logits are f32; rows of
+// 16 bits go to sample_logits.cu.
 //
 // A block or a cluster of blocks owns a row, and each warp has a share of it:
 //
 //     survey     Each warp reads its share once, as in sample_logits_plain.cu: the largest logit of each group
-//                of 64 tokens and the noise of the groups go to the leading block. As many logits of 32 bits
-//                as there is room for stay in shared memory.
+//                of 64 tokens and the noise of the groups go to the leading block. As many logits as there
+//                is room for stay in shared memory.
 //     largest    Each warp tells all blocks the largest logit of its share: weights are relative to the row's.
 //     weights    Each warp adds up the exact weights of its share. Weights take the place of their logits in
 //                shared memory; logits that had no room are read again, and their weights stored where their
@@ -17,7 +18,7 @@
 //
 // Bytes: the logits and the probabilities once, 32 * 8 * 128256 = 32.8 MB at 32 rows: 7.9 us at 4.15 TB/s. A
 // weight takes 27 instructions, of which 22 are the exact exponential: 33 million weights, of 256 rows, 32 us.
-#include "race_lead.cuh"
+#include "sample_logits_plain.cuh"
 #include "sample_logits_row.cuh"
 
 // Neighbouring tokens that a lane weighs together, and how many of such quads it has on their way.
@@ -28,27 +29,8 @@ constexpr u32 STEP = QUADS * QUAD * WARP;
 // Quads of groups, of 256 tokens each, that a block reads, weighs and writes in the time of a race.
 constexpr u32 RACE = 64;
 
-template <u32 BYTES>
-struct Word;
-template <>
-struct Word<8> {
-    using Type = uint2;
-};
-template <>
-struct Word<16> {
-    using Type = uint4;
-};
-
-// Four neighbouring logits.
-template <typename T>
-union Quad {
-    using Raw = typename Word<QUAD * sizeof(T)>::Type;
-
-    Raw raw;
-    T items[QUAD];
-
-    INLINE Quad() {}
-};
+// With eight reads of a lane on their way.
+using PlainRow = LogitGroups<float, false, 8>;
 
 // A lane's sum of weights in units of 2^-40. A lane has 512 weights at most, of 20 bits and 20 bits each.
 struct Units {
@@ -67,24 +49,21 @@ struct Units {
 };
 
 // The weights of a warp's share of a row.
-template <typename T>
 struct Weights {
-    // Whether logits stay in shared memory from the survey on. Rows of 16 bits are short enough for L2.
-    static constexpr bool KEEPS_LOGITS = sizeof(T) == sizeof(float);
     // Tokens of which a warp has one quad a lane.
     static constexpr u32 LANES_QUADS = QUAD * WARP;
 
     // What a lane has read of a step of the warp.
     struct Lane {
-        Quad<T> quads[QUADS];
+        float4 quads[QUADS];
     };
 
-    const T* row;
+    const float* row;
     float* probs;
     // The largest logit of each group of the row.
     const float* tops;
-    // Shared memory for the tokens before `kept_end`: for their logits, if logits are kept, and then for their
-    // weights. Each lane has the quads there that it reads of the row.
+    // Shared memory for the tokens before `kept_end`: for their logits, and then for their weights. Each lane has
+    // the quads there that it reads of the row.
     float4* kept;
     u32 lane;
     // The warp's tokens; those before `whole` are read and written four at a time.
@@ -98,8 +77,8 @@ struct Weights {
     float heavy;
 
     // `room` is shared memory for each warp, in bytes.
-    INLINE Weights(const T* logits, float* to, const float* of_groups, const Share& share, u32 vocab, float4* of_warps,
-                   u32 room)
+    INLINE Weights(const float* logits, float* to, const float* of_groups, const Share& share, u32 vocab,
+                   float4* of_warps, u32 room)
         : row(logits), probs(to), tops(of_groups), kept(of_warps + threadIdx.x / WARP * (room / sizeof(float4))),
           lane(lane_id()), begin(share.begin * GROUP), end(min(share.end * GROUP, vocab)) {
         const bool aligned = reinterpret_cast<u64>(row) % 16 == 0 && reinterpret_cast<u64>(probs) % 16 == 0;
@@ -114,8 +93,8 @@ struct Weights {
     INLINE float4& slot(u32 at) const { return kept[(at - begin) / QUAD]; }
 
     // Reads a quad, for the last time; past the end, the last quad.
-    INLINE void read(Quad<T>& quad, u32 at) const {
-        quad.raw = __ldcs(reinterpret_cast<const typename Quad<T>::Raw*>(row + min(at, whole - QUAD)));
+    INLINE void read(float4& quad, u32 at) const {
+        quad = __ldcs(reinterpret_cast<const float4*>(row + min(at, whole - QUAD)));
     }
 
     // Begins to read the step of tokens first and on.
@@ -141,7 +120,7 @@ struct Weights {
 
     // The same, whatever the largest logit is.
     INLINE float any_weight(u32 token) const {
-        const float x = to_f32(__ldg(row + token));
+        const float x = __ldg(row + token);
         return x == scale.largest ? 1.0f : weight(x);
     }
 
@@ -152,17 +131,16 @@ struct Weights {
         return !__any_sync(ALL_LANES, has && !(tops[group] < heavy));
     }
 
-    INLINE float4 weights(const Quad<T>& quad) const {
-        return make_float4(weight(to_f32(quad.items[0])), weight(to_f32(quad.items[1])),
-                           weight(to_f32(quad.items[2])), weight(to_f32(quad.items[3])));
+    INLINE float4 weights(const float4& logits) const {
+        return make_float4(weight(logits.x), weight(logits.y), weight(logits.z), weight(logits.w));
     }
 
-    // visit(index of the first, weights) for the lane's quads of tokens `from` .. `whole`, of which `read_step` has
-    // begun to read the first; zero(index of the first) where no weight of the whole step counts.
+    // visit(index of the first, weights) for the lane's quads that are not kept, of which `read_step` has begun to
+    // read the first; zero(index of the first) where no weight of the whole step counts.
     template <typename Visit, typename Zero>
-    INLINE void each(Lane& own, u32 from, Visit&& visit, Zero&& zero) const {
+    INLINE void each_unkept(Lane& own, Visit&& visit, Zero&& zero) const {
 #pragma unroll 1
-        for (u32 first = from; first < whole; first += STEP) {
+        for (u32 first = kept_end; first < whole; first += STEP) {
             const bool light = is_light(first);
 #pragma unroll
             for (u32 i = 0; i < QUADS; ++i) {
@@ -197,10 +175,7 @@ struct Weights {
         }
     }
 
-    // Of the tokens that are read four at a time, the first whose logit is not kept.
-    INLINE u32 unkept() const { return KEEPS_LOGITS ? kept_end : begin; }
-
-    // The warp's sum in units of 2^-40. `own` has begun to read the step from `unkept` on.
+    // The warp's sum in units of 2^-40. `own` has begun to read the step from `kept_end` on.
     INLINE u64 sum(Lane& own) const {
         Units units;
         const auto add = [&](const float4& w) {
@@ -209,28 +184,17 @@ struct Weights {
             units.add(w.z);
             units.add(w.w);
         };
-        const auto nothing = [](u32) {};
-        if constexpr (KEEPS_LOGITS) {
-            const auto weigh = [&](u32, float4& kept_of_quad) {
-                Quad<T> quad;
-                quad.raw = reinterpret_cast<const uint4&>(kept_of_quad);
-                kept_of_quad = weights(quad);
-                add(kept_of_quad);
-            };
-            each_kept(weigh, nothing);
-        }
+        const auto weigh = [&](u32, float4& quad) {
+            quad = weights(quad);
+            add(quad);
+        };
+        each_kept(weigh, [](u32) {});
         const auto visit = [&](u32 at, const float4& w) {
             add(w);
-            if (at < kept_end) {
-                slot(at) = w;
-            } else {
-                *reinterpret_cast<float4*>(probs + at) = w;
-            }
+            *reinterpret_cast<float4*>(probs + at) = w;
         };
-        const auto zero = [&](u32 at) {
-            if (at >= kept_end) store(at, make_float4(0.0f, 0.0f, 0.0f, 0.0f), 0.0f);
-        };
-        each(own, unkept(), visit, zero);
+        const auto zero = [&](u32 at) { store(at, make_float4(0.0f, 0.0f, 0.0f, 0.0f), 0.0f); };
+        each_unkept(own, visit, zero);
 #pragma unroll 4
         for (u32 token = whole + lane; token < end; token += WARP) {
             const float w = any_weight(token);
@@ -279,14 +243,13 @@ struct Weights {
 };
 
 // What the survey picks for the noise (picks.cuh), and keeps of the logits for `Weights`.
-template <typename T, typename Row>
 struct Keeping {
-    const Picks<Row>& picks;
-    const Weights<T>& weights;
+    const Picks<PlainRow>& picks;
+    const Weights& weights;
 
     struct Wanted {
-        typename Picks<Row>::Wanted wanted;
-        const Weights<T>& weights;
+        typename Picks<PlainRow>::Wanted wanted;
+        const Weights& weights;
         // The first of the groups that the warp has read.
         u32 group;
 
@@ -294,10 +257,8 @@ struct Keeping {
         template <typename Pack>
         INLINE void operator()(u32 i, Pack&& pack) const {
             wanted(i, pack);
-            if constexpr (Weights<T>::KEEPS_LOGITS) {
-                const u32 at = weights.place(group * GROUP, i);
-                if (at < weights.kept_end) reinterpret_cast<uint4&>(weights.slot(at)) = pack(0);
-            }
+            const u32 at = weights.place(group * GROUP, i);
+            if (at < weights.kept_end) reinterpret_cast<uint4&>(weights.slot(at)) = pack(0);
         }
     };
 
@@ -335,9 +296,28 @@ INLINE void await_race(const RaceLead& lead, const Senders& blocks, Arrivals& ar
     __syncthreads();
 }
 
-template <typename T>
-INLINE void sample_probs(const Params<T>& p) {
-    using Row = LogitGroups<T, false, 8>;
+// Writes the probabilities of a row that takes its likeliest token, or of a row without any likely one, which
+// takes the first; and returns the token. By all blocks.
+INLINE u32 share_certain(Team& team, const PlainRow& row, const Weights& weights, const Share& share, u32 largest_key) {
+    u32 token = 0;
+    if (largest_key > LOWEST_KEY) {
+        const float largest = exact::value_of_key(largest_key);
+        __syncwarp();
+        team.pass(first_equal(row, weights.tops + share.begin, share.begin, share.end, weights.lane, largest));
+        token = static_cast<u32>(least_told(team));
+    }
+    write_one_hot(weights.probs, weights.begin, weights.end, weights.lane, token);
+    return token;
+}
+
+// Bytes of dynamic shared memory of this block.
+INLINE u32 dynamic_shared() {
+    u32 bytes;
+    asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+    return bytes;
+}
+
+INLINE void sample_probs(const Params<float>& p) {
     // The largest logit of each group, and where the block that leads gets those of the others; then room for
     // logits and weights. What has no array of a fixed size leaves room for more of them.
     extern __shared__ float4 memory[];
@@ -362,39 +342,29 @@ INLINE void sample_probs(const Params<T>& p) {
         Request::arrive();
         __syncwarp();
     };
-    const Row row = {p.logits[index], nullptr, p.vocab};
+    const PlainRow row = {p.logits[index], nullptr, p.vocab};
     const u32 piece = team.piece();
     const Share share = share_of(p.vocab, piece, blocks.size);
-    u32 bytes;
-    asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
-    const u32 room = (bytes / sizeof(float4) - quads_of_tops) / SELECT_WARPS * sizeof(float4);
-    Weights<T> weights(row.row, p.probs[index], tops, share, p.vocab, memory + quads_of_tops, room);
+    const u32 room = (dynamic_shared() / sizeof(float4) - quads_of_tops) / SELECT_WARPS * sizeof(float4);
+    Weights weights(row.row, p.probs[index], tops, share, p.vocab, memory + quads_of_tops, room);
     const KeepsAll keeps;
-    const Picks<Row> picks(picks_of[lead.warp], row, share.begin, share.end);
-    RaceLead::Noise<Picks<Row>, KeepsAll> noise(lead, picks, share, keeps);
+    const Picks<PlainRow> picks(picks_of[lead.warp], row, share.begin, share.end);
+    RaceLead::Noise<Picks<PlainRow>, KeepsAll> noise(lead, picks, share, keeps);
     float top = negative_infinity();
     const auto visit = [&](u32 group, float its) {
         tops[group] = its;
         top = fmaxf(top, its);
     };
-    const auto meanwhile = [&](u32 group) {
-        if (group == share.begin) begin();
-        if (group >= noise.next && request.draws()) noise.advance(request.draw(p), request.inverse());
-    };
-    // Where `survey` reads nothing ahead.
-    if (row.streamed(share.begin, share.end) == share.begin) begin();
-    const Keeping<T, Row> keeping = {picks, weights};
-    const float raw = row.survey(share.begin, share.end, lead.lane, visit, Unseen{}, meanwhile, keeping);
-    if (__any_sync(ALL_LANES, !(raw <= LARGEST)) && lead.lane == 0) raise(p.flags, NON_FINITE);
-    lead.fill_up(share);
+    const Keeping keeping = {picks, weights};
+    survey_plain(p, request, lead, row, share, noise, visit, Unseen{}, keeping, begin);
     const Options options(request);
     const Draw draw = request.draw(p);
     if (blocks.size > 1) blocks.wait_started();
-    typename Weights<T>::Lane own;
+    Weights::Lane own;
     // While the largest logits are on their way.
     team.pass(__reduce_max_sync(ALL_LANES, key_of(top)), [&] {
         if (!options.greedy) {
-            weights.read_step(own, weights.unkept());
+            weights.read_step(own, weights.kept_end);
             noise.finish(draw, options.inverse, piece);
         }
         if (blocks.rank != 0) lead.send(blocks, arrivals, share, piece);
@@ -405,14 +375,8 @@ INLINE void sample_probs(const Params<T>& p) {
     u32 token = 0;
     float logprob = 0.0f;
     if (lowest || options.greedy) {
-        if (!lowest) {
-            __syncwarp();
-            team.pass(first_equal(row, tops + share.begin, share.begin, share.end, lead.lane, largest));
-            token = static_cast<u32>(least_told(team));
-        }
-        write_one_hot(weights.probs, weights.begin, weights.end, lead.lane, token);
-        if (blocks.rank != 0) return;
-        await_race(lead, blocks, arrivals, p.vocab);
+        token = share_certain(team, row, weights, share, largest_key);
+        if (blocks.rank == 0) await_race(lead, blocks, arrivals, p.vocab);
     } else {
         const Scale scale = {largest, options.inverse};
         weights.weigh_by(scale, options.floor);
@@ -420,7 +384,7 @@ INLINE void sample_probs(const Params<T>& p) {
             if (blocks.rank != 0) return;
             await_race(lead, blocks, arrivals, p.vocab);
             const RaceLead::Front front = lead.front<false>(options.inverse, team.pieces());
-            const Racers<Row, KeepsAll> racers(draw, row, scale, options.floor, negative_infinity(), KeepsAll{});
+            const Racers<PlainRow, KeepsAll> racers(draw, row, scale, options.floor, negative_infinity(), KeepsAll{});
             token = static_cast<u32>(lead.winner(racers, team.pieces(), front.early));
         });
         const u64 total = team.total_told();
@@ -434,9 +398,4 @@ INLINE void sample_probs(const Params<T>& p) {
     write_token(p, index, 0, token, logprob);
 }
 
-#define SAMPLER(dtype, T) \
-    SPEC_KERNEL_BLOCKS(sample_logits_probs_##dtype, sample_probs<T>, Params<T>, SELECT_THREADS, 2)
-
-SAMPLER(f32, float)
-SAMPLER(f16, f16)
-SAMPLER(bf16, bf16)
+SPEC_KERNEL_BLOCKS(sample_logits_probs_f32, sample_probs, Params<float>, SELECT_THREADS, 2)

@@ -108,7 +108,7 @@ struct Kept {
         return true;
     }
 
-    // The shares of neighbours.
+    // The shares of neighbours: `factor` times the weights that are kept and at least `least`, else 0.
     template <u32 N>
     INLINE void shares(const FloatCut& by, const float (&entries)[N], u32 first, float least, float factor,
                        float (&shares)[N]) const {
@@ -132,7 +132,7 @@ struct Kept {
         if (all()) return sum_all<true>(row, lane, scale, NothingMore{});
         const FloatCut by(cut);
         u64 total = 0;
-        row.each_ahead(lane, [&](const float(&entries)[Row::N], u32 first) {
+        row.each(lane, [&](const float(&entries)[Row::N], u32 first) {
             u64 weights[Row::N];
             if (!vector(by, entries, first, weights)) return;
 #pragma unroll

@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn blocks_that_stay_run_at_once_while_they_can() {
-        for vocab in [32_000, 64_000, 128_256, 262_144] {
+        for vocab in [32_000_usize, 64_000, 128_256, 262_144] {
             for (rows, expected) in [
                 (0, 16),
                 (7, 16),

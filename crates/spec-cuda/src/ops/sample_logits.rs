@@ -157,8 +157,8 @@ enum Kind {
     /// Draws several tokens of a row without a mask, or adds up the weights of a row, and takes
     /// [`Told`]. Where it `reports`, it takes the place of the kernel that reports, too.
     Told { reports: bool },
-    /// Draws one token of a row without a mask, or takes the likeliest, and writes the probabilities
-    /// of all tokens.
+    /// Draws one token of a row of f32 without a mask, or takes the likeliest, and writes the
+    /// probabilities of all tokens.
     Probs,
     /// All else.
     General,
@@ -173,7 +173,9 @@ impl Kind {
             return Kind::General;
         }
         if plan.probs.is_some() {
-            let probs = plan.mask.is_none() && plan.draws() == 1;
+            // Archives have little room for kernels, and most servers have logits of f32.
+            let f32 = plan.logits.dtype == DType::F32;
+            let probs = f32 && plan.mask.is_none() && plan.draws() == 1;
             return if probs { Kind::Probs } else { Kind::General };
         }
         let weighs = plan.processed_logprobs.is_some();
@@ -266,13 +268,17 @@ impl Prepared {
                 ByRow::new(cuda, &TOLD, &format!("sample_logits_told_{dtype}"), rows, lead)
             }
             Kind::Probs => {
-                let name = format!("sample_logits_probs_{dtype}");
                 let shared = |function: &Function| {
                     shared_for_probs(plan.vocab(), function.dynamic, cuda.limits().shared)
                 };
-                ByRow::with_shared(cuda, &PROBS, &name, rows, shared, |at_once| {
-                    blocks_that_stay(rows, plan.vocab(), SHARING, at_once)
-                })
+                ByRow::with_shared(
+                    cuda,
+                    &PROBS,
+                    "sample_logits_probs_f32",
+                    rows,
+                    shared,
+                    |at_once| blocks_that_stay(rows, plan.vocab(), SHARING, at_once),
+                )
             }
             Kind::General => {
                 let name = format!("sample_logits_{dtype}");
@@ -367,7 +373,7 @@ unsafe impl Kernel<SampleLogits> for Prepared {
                     queue.launch(function, *shape, &Told { drawing: params, report })?;
                 }
                 Kind::Plain | Kind::Probs | Kind::General => {
-                    queue.launch(function, *shape, &params)?
+                    queue.launch(function, *shape, &params)?;
                 }
             }
             match &self.report {
@@ -439,6 +445,9 @@ mod tests {
             assert_eq!(probs(one().mask(mask())), Kind::General);
             assert_eq!(probs(one().top_p(of_requests())), Kind::General);
             assert_eq!(probs(rows(2, VOCAB)), Kind::General);
+            let mut half = one();
+            half.logits = TensorDesc::new(DType::BF16, [4, VOCAB]);
+            assert_eq!(probs(half), Kind::General);
         }
     }
 }
