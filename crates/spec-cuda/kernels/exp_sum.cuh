@@ -9,9 +9,9 @@ INLINE float approximate_exp(float x) { return approximate_exp2(x * 1.44269504f)
 // A sum of exponentials, in units of the exponential of one of the logits.
 struct ExpSum {
     // A sum keeps its unit until a logit exceeds the unit by more than this: the warps of a row whose logits
-    // ascend would otherwise change units all the time. e^16 times 2^24 tokens is far from overflow, and
-    // the errors of exponentials grow with their arguments.
-    static constexpr float SLACK = 16.0f;
+    // ascend would otherwise change units all the time. The error of an exponential grows with its argument:
+    // with a slack of 16, the logarithm of a share of nearly 1 is off by more than 1e-6.
+    static constexpr float SLACK = 4.0f;
 
     float unit;
     float sum;
