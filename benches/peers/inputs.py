@@ -251,6 +251,14 @@ def check_tokens(values, tokens, kept):
     return "tokens among what the filters keep"
 
 
+def check_logprob(logits, token, logprob):
+    """A token's log-probability among a row's logits."""
+    logits = logits.astype(np.float64)
+    largest = logits.max()
+    expected = logits[token] - largest - np.log(np.exp(logits - largest).sum())
+    assert abs(logprob - expected) < 1e-4, f"a log-probability of {logprob} instead of {expected}"
+
+
 class Rejection:
     """Distributions of which every request rejects one draft, or none."""
 

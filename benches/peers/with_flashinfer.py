@@ -17,7 +17,7 @@ import sys
 
 import inputs
 from common import Skip, device, main, module
-from with_torch import Gpu, turns_of, wants_more
+from with_torch import Gpu, turns_of, wanted
 
 # Its sigmoid is made of the processor's tanh, which has a relative error of 2^-11.
 SCORE_ERROR = 2.0**-12 + 1e-6
@@ -154,7 +154,7 @@ class Plain(FlashInfer):
 
         if words == "greedy":
             raise Skip("it has no kernel for the largest")
-        if words == "min-p" or wants_more(row):
+        if words == "min-p" or wanted(row):
             raise Skip("it is timed for one token by top-k, top-p or neither")
         return self.sample(row, lambda logits: logits, draw, words)
 

@@ -18,10 +18,12 @@ BEYOND_CACHES = 200 << 20
 ROTATED = 48 << 20
 
 
-def wants_more(row):
-    """Whether a row of sample_logits asks for more than a token."""
-    more = {"n-4", "logprobs", "top-logprobs-20", "processed-logprobs", "probs"}
-    return not more.isdisjoint(row.kind.split(", "))
+WANTS = {"n-4", "logprobs", "top-logprobs-20", "processed-logprobs", "probs"}
+
+
+def wanted(row):
+    """What a row of sample_logits asks for besides a token, or None."""
+    return next(iter(WANTS.intersection(row.kind.split(", "))), None)
 
 
 class Gpu:
@@ -269,21 +271,31 @@ class Torch:
         return self.timed(call, turns), check, given.bytes
 
     def sample_logits(self, row):
-        if row.kind.startswith("min-p") or wants_more(row):
-            raise Skip("it is timed for one token by top-k, top-p or neither")
-        torch = self.torch
+        words = row.kind.split(", ")[0]
+        if words == "min-p":
+            raise Skip("it is timed by top-k, top-p or neither")
+        torch, wants = self.torch, wanted(row)
         values = inputs.logits(row)
         (x,) = self.on_gpu(values)
         x = x.to(torch.bfloat16) if "bf16" in row.kind else x
-        words = row.kind.split(", ")[0]
         top_p = {"top-k-p": 0.9, "top-p": 0.9, "top-p-0.999999": 0.999999}.get(words)
         turns = turns_of(row.memory, row.memory)
         copies = [x] + [x.clone() for _ in range(turns - 1)]
 
+        def told(logits, probs, drawn):
+            if wants == "logprobs":
+                return (logits.float().log_softmax(dim=-1).gather(-1, drawn),)
+            if wants == "top-logprobs-20":
+                return tuple(logits.float().log_softmax(dim=-1).topk(20, dim=-1))
+            if wants == "processed-logprobs":
+                return (probs.gather(-1, drawn).log(),)
+            return (probs,) if wants == "probs" else ()
+
         def call(turn):
+            logits = copies[turn]
             if words == "greedy":
-                return copies[turn].argmax(dim=-1)
-            scaled = copies[turn].float() / 0.8
+                return (logits.argmax(dim=-1),)
+            scaled = logits.float() / 0.8
             order = None
             if words == "top-k-p":
                 scaled, order = scaled.topk(50, dim=-1)
@@ -294,14 +306,24 @@ class Torch:
                 before = probs.cumsum(dim=-1) - probs
                 probs = probs.masked_fill(before >= top_p, 0)
             # As vLLM draws: the largest of probabilities over exponential numbers.
-            drawn = (probs / torch.empty_like(probs).exponential_()).argmax(dim=-1, keepdim=True)
-            return drawn if order is None else order.gather(-1, drawn)
+            finishes = probs / torch.empty_like(probs).exponential_()
+            draws = 4 if wants == "n-4" else 1
+            if draws > 1:
+                drawn = finishes.topk(draws, dim=-1).indices
+            else:
+                drawn = finishes.argmax(dim=-1, keepdim=True)
+            tokens = drawn if order is None else order.gather(-1, drawn)
+            return tokens, *told(logits, probs, drawn)
 
         def check():
             kept = {"top-k-p": 50, "greedy": 1}.get(words, values.shape[1])
-            return inputs.check_tokens(
-                x.float().cpu().numpy(), self.gpu.last[1].cpu().numpy(), kept
-            )
+            tokens, *more = (result.float().cpu().numpy() for result in self.gpu.last[1])
+            given = x.float().cpu().numpy()
+            for column in tokens.astype("int64").reshape(len(values), -1).T:
+                said = inputs.check_tokens(given, column, kept)
+            if wants == "logprobs":
+                inputs.check_logprob(given[0], int(tokens[0, 0]), more[0][0, 0])
+            return said
 
         return self.timed(call, turns), check, row.memory
 
