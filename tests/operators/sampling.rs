@@ -365,3 +365,47 @@ fn several_draws_are_distinct() -> Result<()> {
     }
     Ok(())
 }
+
+/// Log-probabilities of two rows: all logits are the least number, so that no logit is smaller; and
+/// one token is nearly sure, so that its log-probability is that of all others together.
+#[test]
+fn log_probabilities_of_extreme_rows() -> Result<()> {
+    const VOCAB: usize = 257;
+    let others = VOCAB as f64 - 1.0;
+    let mut logits = [[f32::MIN; VOCAB], [43.0; VOCAB]];
+    logits[1][VOCAB / 2] = 60.0;
+    let expected = [-(others + 1.0).ln(), -(others * (-17.0f64).exp()).ln_1p()];
+    let sample = SampleLogits::new().min_p_first(true);
+    let mut tensors = sample.tensors(2, VOCAB).min_p(TensorDesc::new(DType::F32, [2]));
+    tensors = tensors.logprobs(TensorDesc::new(DType::F32, [2]));
+    tensors = tensors.processed_logprobs(TensorDesc::new(DType::F32, [2]));
+    for handle in crate::common::handles() {
+        let op = handle.create(&sample, &tensors)?;
+        let mut workspace = op.workspace(&handle)?;
+        let (logits, positions) =
+            (handle.upload(logits.as_flattened())?, handle.upload(&[0i64, 1])?);
+        let (temperature, seeds) = (handle.upload(&[1.0f32; 2])?, handle.upload(&[SEED; 2])?);
+        let min_p = handle.upload(&[1e-9f32; 2])?;
+        let mut tokens = handle.allocate::<i32>(2)?;
+        let [mut logprobs, mut processed] =
+            [handle.allocate::<f32>(2)?, handle.allocate::<f32>(2)?];
+        let buffers = Buffers::new(
+            logits.view(),
+            positions.view(),
+            temperature.view(),
+            seeds.view(),
+            tokens.view_mut(),
+        );
+        let buffers = buffers.min_p(min_p.view()).logprobs(logprobs.view_mut());
+        op.call(&mut workspace, buffers.processed_logprobs(processed.view_mut()))?;
+        assert_eq!(tokens.to_vec()?[1], VOCAB as i32 / 2);
+        for (found, name) in [(logprobs.to_vec()?, "raw"), (processed.to_vec()?, "processed")] {
+            for (found, expected) in found.iter().zip(expected) {
+                let bound = 1e-6 + 2e-5 * expected.abs();
+                let near = (f64::from(*found) - expected).abs() <= bound;
+                assert!(near, "{} on {}: {found}, expected {expected}", name, handle.device());
+            }
+        }
+    }
+    Ok(())
+}
