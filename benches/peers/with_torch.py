@@ -307,9 +307,8 @@ class Torch:
                 probs = probs.masked_fill(before >= top_p, 0)
             # As vLLM draws: the largest of probabilities over exponential numbers.
             finishes = probs / torch.empty_like(probs).exponential_()
-            draws = 4 if wants == "n-4" else 1
-            if draws > 1:
-                drawn = finishes.topk(draws, dim=-1).indices
+            if wants == "n-4":
+                drawn = finishes.topk(4, dim=-1).indices
             else:
                 drawn = finishes.argmax(dim=-1, keepdim=True)
             tokens = drawn if order is None else order.gather(-1, drawn)

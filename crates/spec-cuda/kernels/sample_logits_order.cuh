@@ -17,13 +17,13 @@
 #include "select.cuh"
 
 struct RowOrder {
-    // The largest number of groups of a row, and of tokens that are wanted.
+    // The most groups that a row can have here, and the most tokens that `first` can be asked for.
     static constexpr u32 MAX_GROUPS = 4096;
     static constexpr u32 MAX_WANTED = 256;
-    // The largest numbers of groups and of tokens that are listed.
+    // The most groups and the most tokens that the lists have room for.
     static constexpr u32 GROUPS_LISTED = 1024;
     static constexpr u32 TOKENS_LISTED = 1024;
-    // Of a histogram.
+    // The bins of a histogram.
     static constexpr u32 BIN_BITS = 11;
     static constexpr u32 BINS = 1u << BIN_BITS;
     // Groups that a warp reads at once.
@@ -248,7 +248,7 @@ private:
             low += static_cast<u64>(shared.bin) << shift;
             high = shift == 32 ? low | NONE : min(high, low + (1ull << shift) - 1);
             left -= min(left, shared.above);
-            // All have read what was found.
+            // All threads have read which bin `find_bin` found.
             __syncthreads();
             if (wanted - left + shared.inside <= TOKENS_LISTED) break;
         }

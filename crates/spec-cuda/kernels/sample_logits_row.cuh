@@ -153,7 +153,7 @@ INLINE float least_weight(u64 floor) {
     return static_cast<float>(max(floor, 1ull)) * (1.0f / 1099511627776.0f);
 }
 
-// The tokens of this warp's piece.
+// Which tokens of the row are in a warp's piece of it: begin .. end.
 struct Tokens {
     u32 begin;
     u32 end;

@@ -57,8 +57,9 @@ struct Team {
         blocks.sync();
     }
 
-    // As `tell`, but nothing else that was written need be seen, in the block's own shared memory either:
-    // half the time. The warp calls `meanwhile` once its value is on the way.
+    // As `tell`, in half of its time: after it, the values are seen, but nothing else that a thread has written
+    // before, not even in the shared memory of its own block. The warp calls `meanwhile` while its value is on
+    // the way to the other blocks.
     template <typename Meanwhile>
     INLINE void pass(u64 value, Meanwhile&& meanwhile) {
         if (blocks.size > 1) {

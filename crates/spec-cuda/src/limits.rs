@@ -15,7 +15,7 @@ pub struct Limits {
     /// The blocks of a cluster can read each other's shared memory. For some kernels the device may
     /// only run smaller clusters ([`Cuda::cluster_at_most`](crate::Cuda::cluster_at_most)).
     pub cluster: u32,
-    /// The second-level cache, in bytes.
+    /// The size of the device's second-level cache, in bytes.
     pub l2: u32,
     /// Whether machine code is preferred to PTX.
     pub sass: bool,
@@ -25,8 +25,9 @@ impl Limits {
     /// The environment variable that lowers the limits, so that tests meet the
     /// launch shapes of smaller devices. The value is a list such as
     /// `shared=99,multiprocessors=16,cluster=2,l2=0,sass=no` (shared memory of a block in
-    /// KiB, multiprocessors, the largest number of blocks in a cluster, the second-level cache
-    /// in KiB). Results of operators must not change with it.
+    /// KiB, the number of multiprocessors, the largest number of blocks in a cluster, the size of
+    /// the second-level cache in KiB, and whether kernels compiled for the device are used instead
+    /// of PTX). Results of operators must not change with it.
     pub(crate) const VARIABLE: &str = "SPEC_CUDA_LIMITS";
     /// Shared memory of a block, in bytes, that every supported device has.
     const MIN_SHARED: u32 = 99 * 1024;
