@@ -1,19 +1,12 @@
 //! `cargo xtask kernels`: compiles CUDA C++ to the archives that the crates embed.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-
-use lzma_rust2::{LzmaOptions, LzmaWriter};
-
-#[path = "../../crates/spec-cuda/src/archive.rs"]
-#[allow(dead_code, unused_macros, unused_imports)]
-mod archive;
-
-use archive::Kind;
 
 use crate::manifest::{Manifest, sha256};
 use crate::nvrtc::{Compiled, Nvrtc};
+use crate::pack::archive::{self, Kind};
+use crate::pack::{Image, Target, families, pack, sizes, target_name};
 use crate::toolchain::{self, Toolchain, packages};
 use crate::{Result, read, root, write};
 
@@ -25,8 +18,9 @@ struct Folder {
     compiled: &'static str,
     /// Headers of other folders that the kernels include.
     shared: &'static [&'static str],
-    /// The architectures to compile machine code for; the code also runs on later minor versions.
-    sass: &'static [u32],
+    /// The architectures to compile machine code for, family by family; the code also runs on later
+    /// minor versions. A program unpacks the images of a family up to its device's image.
+    sass: &'static [&'static [u32]],
     /// The architecture of the PTX, which later devices run.
     ptx: u32,
     /// The largest total size of all archives, in bytes.
@@ -39,7 +33,7 @@ const FOLDERS: [Folder; 2] = [
         kernels: "crates/spec-cuda/kernels",
         compiled: "crates/spec-cuda/compiled",
         shared: &[],
-        sass: &[80, 86, 89, 90, 100, 120],
+        sass: &[&[80, 86, 89], &[90], &[100, 120]],
         // There is machine code for every device below 9.0, so the PTX may use
         // instructions of 9.0.
         ptx: 90,
@@ -53,7 +47,7 @@ const FOLDERS: [Folder; 2] = [
         kernels: "benches/kernels",
         compiled: "benches/compiled",
         shared: &["crates/spec-cuda/kernels/common.cuh"],
-        sass: &[90],
+        sass: &[&[90]],
         ptx: 80,
         limit: 1 << 20,
     },
@@ -64,9 +58,6 @@ const FOLDERS: [Folder; 2] = [
 const OPTIONS: [&str; 4] =
     ["--std=c++17", "--fmad=false", "--device-int128", "--no-source-include"];
 
-/// The size of LZMA's dictionary in bytes: larger than any image.
-const DICTIONARY: u32 = 8 << 20;
-
 /// Runs the task with the words after its name.
 pub(crate) fn run(arguments: &[&str]) -> Result<()> {
     if let ["--target", target, "--images", folder, names @ ..] = arguments {
@@ -74,7 +65,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
     }
     let flag = |name| arguments.contains(&name);
     let names: Vec<&str> = arguments.iter().copied().filter(|a| !a.starts_with("--")).collect();
-    let known = ["--check", "--hashes-only", "--verbose"];
+    let known = ["--check", "--hashes-only", "--sizes", "--verbose"];
     if let Some(other) = arguments.iter().find(|a| a.starts_with("--") && !known.contains(a)) {
         return Err(format!("`{other}` is no option of kernels, see cargo xtask help"));
     }
@@ -85,6 +76,9 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
     }
     if flag("--check") {
         return check(&names, flag("--hashes-only"));
+    }
+    if flag("--sizes") {
+        return FOLDERS.iter().try_for_each(|folder| folder.print_sizes(&names));
     }
     let compiler = Compiler::new()?;
     FOLDERS.iter().try_for_each(|folder| folder.build(&compiler, &names, flag("--verbose")))
@@ -179,21 +173,30 @@ impl Folder {
         Ok(())
     }
 
-    /// The architectures and kinds of code that a kernel file is compiled for.
-    fn targets(&self) -> Vec<(u32, Kind)> {
-        let sass = self.sass.iter().map(|&architecture| (architecture, Kind::Sass));
-        sass.chain([(self.ptx, Kind::Ptx)]).collect()
+    /// The architectures and kinds of code that a kernel file is compiled for, family by family.
+    fn targets(&self) -> Vec<Vec<Target>> {
+        let sass = |family: &&[u32]| family.iter().map(|&a| (a, Kind::Sass)).collect();
+        self.sass.iter().map(sass).chain([vec![(self.ptx, Kind::Ptx)]]).collect()
     }
 
-    /// Whether the archive exists and has code for all targets, in their order.
+    /// Whether the archive exists and has code for all targets, in their families and order.
     fn has_all_targets(&self, name: &str) -> Result<bool> {
         let path = self.archive(name);
-        if !path.exists() {
-            return Ok(false);
+        Ok(path.exists() && families(&read(&path)?) == Some(self.targets()))
+    }
+
+    /// Prints the sizes of the named archives, or of all, and how long unpacking their images takes.
+    fn print_sizes(&self, names: &[&str]) -> Result<()> {
+        for name in self.sources()? {
+            let full = self.full_name(&name);
+            if names.is_empty() || names.contains(&full.as_str()) {
+                let archive = read(&self.archive(&name))?;
+                let sizes = sizes(&archive).ok_or_else(|| format!("{full} is damaged"))?;
+                print!("{full}: {} bytes\n{sizes}", archive.len());
+            }
         }
-        let archive = read(&path)?;
-        let entries = archive::entries(&archive).into_iter().flatten();
-        Ok(entries.map(|entry| (entry.architecture, entry.kind)).eq(self.targets()))
+        println!("{}: {} bytes, {} at most", self.compiled, self.compiled_size()?, self.limit);
+        Ok(())
     }
 
     /// The total size of all archives in bytes.
@@ -277,8 +280,8 @@ impl Folder {
         Ok(manifest)
     }
 
-    /// Adds the hashes of an archive, of every image in the archive, and of its inputs
-    /// to the manifest. Each archive has a hash of its own inputs: after a header has
+    /// Adds the size of an archive, and the hashes of the archive, of every image in it and of its
+    /// inputs to the manifest. Each archive has a hash of its own inputs: after a header has
     /// changed, rebuilding one kernel file must not make the other archives look new.
     fn describe(
         &self,
@@ -293,6 +296,7 @@ impl Folder {
             manifest.set(format!("image {name} {kind} {}", entry.architecture), sha256(&image));
         }
         manifest.set(format!("archive {name}.bin"), sha256(archive));
+        manifest.set(format!("bytes {name}.bin"), archive.len().to_string());
         manifest.set(format!("crc32 {name}.bin"), format!("{:08x}", crc32fast::hash(archive)));
         manifest.set(format!("inputs {name}.bin"), inputs);
         Ok(())
@@ -396,34 +400,28 @@ impl Compiler {
         let source = read(&folder.source(name))?;
         let targets = folder.targets();
         // One thread per target: the compiler has its own locks.
-        let images: Vec<Result<Image>> = std::thread::scope(|scope| {
-            let start = |&target| {
+        let compiled: Vec<Result<Compiled>> = std::thread::scope(|scope| {
+            let start = |&target: &Target| {
                 let source = &source;
-                scope.spawn(move || self.image(folder, name, source, target, verbose))
+                scope.spawn(move || self.compile(folder, name, source, target, verbose))
             };
-            let workers: Vec<_> = targets.iter().map(start).collect();
+            let workers: Vec<_> = targets.iter().flatten().map(start).collect();
             let lost = |_| Err("a compilation ended in a panic".to_owned());
             workers.into_iter().map(|worker| worker.join().unwrap_or_else(lost)).collect()
         });
-        let mut directory = Vec::new();
-        let mut packed = Vec::new();
-        for (image, (architecture, kind)) in images.into_iter().zip(&targets) {
-            let image = image?;
-            if !image.log.is_empty() {
-                println!("{}", image.log);
-            }
-            let sizes = [image.packed.len(), image.size].map(u32::try_from);
-            let [Ok(packed_size), Ok(size)] = sizes else {
-                return Err(format!("{name}.cu: an image is too large"));
-            };
-            let kind = u32::from(*kind == Kind::Ptx);
-            for word in [kind, *architecture, packed_size, size] {
-                directory.extend(word.to_le_bytes());
-            }
-            packed.extend(image.packed);
+        let mut compiled = compiled.into_iter().collect::<Result<Vec<_>>>()?.into_iter();
+        let mut images = Vec::new();
+        for family in &targets {
+            let family = family.iter().zip(&mut compiled).map(|(&target, compiled)| {
+                let Compiled { image: bytes, log } = compiled;
+                if verbose || log.contains("warning") {
+                    println!("{log}\n{name} {}: {} bytes", target_name(target), bytes.len());
+                }
+                Image { target, bytes }
+            });
+            images.push(family.collect());
         }
-        let count = targets.len() as u32;
-        Ok([archive::MAGIC.as_slice(), &count.to_le_bytes(), &directory, &packed].concat())
+        pack(&images).map_err(|words| format!("{name}.cu: {words}"))
     }
 
     /// Compiles one kernel file for one target.
@@ -432,57 +430,13 @@ impl Compiler {
         folder: &Folder,
         name: &str,
         source: &[u8],
-        target: (u32, Kind),
+        target: Target,
         verbose: bool,
     ) -> Result<Compiled> {
         let sass = target.1 == Kind::Sass;
-        let options = self.options(folder, &architecture_name(target), verbose && sass);
+        let options = self.options(folder, &target_name(target), verbose && sass);
         self.nvrtc.compile(name, source, &options, sass)
     }
-
-    fn image(
-        &self,
-        folder: &Folder,
-        name: &str,
-        source: &[u8],
-        target: (u32, Kind),
-        verbose: bool,
-    ) -> Result<Image> {
-        let compiled = self.compile(folder, name, source, target, verbose)?;
-        let target = architecture_name(target);
-        let packed = pack(&compiled.image).map_err(|e| format!("{target}: {e}"))?;
-        let mut log = String::new();
-        if verbose || compiled.log.contains("warning") {
-            log = compiled.log;
-        }
-        let size = compiled.image.len();
-        if verbose {
-            log.push_str(&format!("\n{name} {target}: {size} bytes, {} packed", packed.len()));
-        }
-        Ok(Image { packed, size, log })
-    }
-}
-
-/// The name of a target for the compiler.
-fn architecture_name((architecture, kind): (u32, Kind)) -> String {
-    format!("{}_{architecture}", if kind == Kind::Sass { "sm" } else { "compute" })
-}
-
-/// The compiled code for one target.
-struct Image {
-    packed: Vec<u8>,
-    /// Bytes before packing.
-    size: usize,
-    log: String,
-}
-
-/// Packs an image with LZMA. The code of similar kernels repeats itself at distances
-/// beyond zlib's window of 32 KiB.
-fn pack(image: &[u8]) -> std::io::Result<Vec<u8>> {
-    let options = LzmaOptions { dict_size: DICTIONARY, ..LzmaOptions::with_preset(9) };
-    let mut writer = LzmaWriter::new_use_header(Vec::new(), &options, Some(image.len() as u64))?;
-    writer.write_all(image)?;
-    writer.finish()
 }
 
 #[cfg(test)]
@@ -500,6 +454,9 @@ mod tests {
         assert!(folder.has_all_targets("tree_verify").unwrap());
         folder.ptx += 10;
         assert!(!folder.has_all_targets("tree_verify").unwrap());
+        folder.ptx -= 10;
+        folder.sass = &[&[80], &[86, 89], &[90], &[100, 120]];
+        assert!(!folder.has_all_targets("tree_verify").unwrap(), "other families");
         assert!(!folder.has_all_targets("no_such_kernel").unwrap());
     }
 
@@ -513,23 +470,5 @@ mod tests {
         assert_eq!(of(baselines, "ngram"), ["blocks.cuh", "common.cuh"]);
         assert!(of(ours, "sample_logits").contains(&"select.cuh".to_owned()));
         assert!(!of(ours, "unique").contains(&"select.cuh".to_owned()));
-    }
-
-    #[test]
-    fn what_is_packed_can_be_unpacked() {
-        let image: Vec<u8> = (0..300_000u32).flat_map(|i| (i % 977).to_le_bytes()).collect();
-        let packed = pack(&image).unwrap();
-        assert!(packed.len() < image.len() / 10);
-        let mut entry = archive::Entry {
-            kind: Kind::Sass,
-            architecture: 90,
-            packed: &packed,
-            size: image.len(),
-        };
-        assert!(entry.unpack().is_some_and(|unpacked| unpacked == image));
-        entry.size -= 1;
-        assert!(entry.unpack().is_none());
-        entry.packed = &packed[..packed.len() / 2];
-        assert!(entry.unpack().is_none());
     }
 }

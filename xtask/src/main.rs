@@ -5,6 +5,7 @@ mod install;
 mod kernels;
 mod manifest;
 mod nvrtc;
+mod pack;
 mod params;
 mod release;
 mod sanitize;
@@ -27,6 +28,9 @@ cargo xtask kernels --check [NAME..]
                                   a rebuild of the named kernel files, or all, with the compiler that
                                   xtask/toolchain.txt pins
     --hashes-only                 leave the rebuild out
+cargo xtask kernels --sizes [NAME..]
+                                  print the size of every archive and image, and how long a program
+                                  unpacks the image (compile xtask with --release for the times)
 cargo xtask kernels --target 90 --images DIR [NAME..]
                                   compile for that architecture alone and write DIR/NAME.cubin, to
                                   look at machine code while a kernel changes; archives stay as

@@ -8,6 +8,7 @@
 //! source deduplicate_topk.cu <sha256>
 //! image deduplicate_topk sass 90 <sha256 of the unpacked image>
 //! archive deduplicate_topk.bin <sha256>
+//! bytes deduplicate_topk.bin <size of the archive>
 //! crc32 deduplicate_topk.bin <CRC-32 of the archive, which programs check>
 //! ```
 

@@ -2,12 +2,20 @@
 //! for each known architecture and PTX for later architectures.
 //!
 //! ```text
-//! "SPECKRN1"                        8 bytes
-//! count                             u32, little endian like all numbers below
-//! count times: kind, architecture   u32, u32: 0 SASS or 1 PTX; 90 for sm_90
-//!              packed, unpacked     u32, u32: sizes in bytes
-//! count times: the image, LZMA      `packed` bytes each
+//! "SPECKRN2"                 8 bytes
+//! streams, images            u32, u32, little endian like all numbers below
+//! streams times: packed      u32: bytes of the LZMA stream
+//! images times: stream       u32: counted from 0, never falling
+//!               kind         u32: 0 SASS or 1 PTX
+//!               architecture u32: 90 for sm_90
+//!               size         u32: bytes of the image
+//! streams times: the LZMA stream, `packed` bytes each
 //! ```
+//!
+//! A stream holds the images of one family of chips, in the order of the directory; zeros follow
+//! each image up to a multiple of 16 bytes. The images of a family are similar, so a stream of
+//! several images is hardly larger than a stream of one image. Unpacking an image decodes the
+//! images before it in its stream, and nothing else.
 //!
 //! `cargo xtask kernels` writes the archives, and reads them back with this module. Beside
 //! the archives, `cargo xtask kernels` writes a manifest with the CRC-32 of each archive.
@@ -15,13 +23,20 @@
 //! with another CRC-32: LZMA alone accepts one in hundreds of flipped bits, and the driver
 //! would run the damaged code.
 
-use std::io::Read;
+use std::io::{self, Read};
 
 use lzma_rust2::LzmaReader;
 use spec_core::{Device, Error, Result, Status};
 
 /// The first bytes of every archive.
-pub(crate) const MAGIC: &[u8; 8] = b"SPECKRN1";
+pub(crate) const MAGIC: &[u8; 8] = b"SPECKRN2";
+
+/// Each image of a stream begins at a multiple of as many bytes: the length of an instruction,
+/// whose bytes LZMA then predicts by their place in the instruction.
+pub(crate) const ALIGNMENT: usize = 16;
+
+/// The largest unpacked stream in bytes. Unpacking needs memory for a dictionary of that size.
+pub(crate) const LARGEST_STREAM: usize = 16 << 20;
 
 /// Machine code (SASS), or text for the driver's compiler (PTX).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,50 +51,75 @@ pub(crate) struct Entry<'a> {
     pub kind: Kind,
     /// Ten times the compute capability: 90 for 9.0.
     pub architecture: u32,
-    pub packed: &'a [u8],
-    /// Size in bytes once unpacked.
+    /// The LZMA stream that holds the image.
+    pub stream: &'a [u8],
+    /// The place of the image in the unpacked stream, in bytes.
+    pub offset: usize,
+    /// The size of the image in bytes.
     pub size: usize,
 }
 
 impl Entry<'_> {
     /// The unpacked image; `None` if the packed bytes are damaged.
     pub(crate) fn unpack(&self) -> Option<Vec<u8>> {
-        // Larger than the dictionary that `cargo xtask kernels` packs with.
-        const LIMIT_KIB: u32 = 32 * 1024;
-        let reader = LzmaReader::new_mem_limit(self.packed, LIMIT_KIB, None).ok()?;
+        // The decoder's own tables take less than 64 KiB.
+        const LIMIT_KIB: u32 = (LARGEST_STREAM / 1024) as u32 + 64;
+        let mut reader = LzmaReader::new_mem_limit(self.stream, LIMIT_KIB, None).ok()?;
+        let offset = self.offset as u64;
+        if io::copy(&mut reader.by_ref().take(offset), &mut io::sink()).ok()? != offset {
+            return None;
+        }
         let mut image = Vec::with_capacity(self.size);
-        reader.take(self.size as u64 + 1).read_to_end(&mut image).ok()?;
+        reader.take(self.size as u64).read_to_end(&mut image).ok()?;
         (image.len() == self.size).then_some(image)
     }
+}
+
+/// The unpacked size that the header of an LZMA stream states.
+fn stated_size(stream: &[u8]) -> Option<usize> {
+    let bytes = stream.get(5..13)?;
+    u64::from_le_bytes(bytes.try_into().ok()?).try_into().ok()
 }
 
 /// The entries of an archive, or `None` where it is damaged.
 pub(crate) fn entries(bytes: &[u8]) -> Option<Vec<Entry<'_>>> {
     let word = |at: usize| {
-        let bytes = bytes.get(at..at + 4)?;
-        Some(u32::from_le_bytes(bytes.try_into().ok()?))
+        let bytes = bytes.get(at..at.checked_add(4)?)?;
+        Some(u32::from_le_bytes(bytes.try_into().ok()?) as usize)
     };
     if bytes.get(..8)? != MAGIC {
         return None;
     }
-    let count = word(8)? as usize;
-    let mut data = 12 + count.checked_mul(16)?;
+    let (streams, images) = (word(8)?, word(12)?);
+    let directory = 16 + streams.checked_mul(4)?;
+    let mut data = directory.checked_add(images.checked_mul(16)?)?;
     let mut entries = Vec::new();
-    for i in 0..count {
-        let at = 12 + 16 * i;
-        let kind = match word(at)? {
-            0 => Kind::Sass,
-            1 => Kind::Ptx,
-            _ => return None,
-        };
-        let end = data.checked_add(word(at + 8)? as usize)?;
+    let mut image = 0;
+    for stream in 0..streams {
+        let end = data.checked_add(word(16 + 4 * stream)?)?;
         let packed = bytes.get(data..end)?;
         data = end;
-        let entry =
-            Entry { kind, architecture: word(at + 4)?, packed, size: word(at + 12)? as usize };
-        entries.push(entry);
+        let mut offset = 0usize;
+        while image < images {
+            let at = directory + 16 * image;
+            if word(at)? != stream {
+                break;
+            }
+            let kind = match word(at + 4)? {
+                0 => Kind::Sass,
+                1 => Kind::Ptx,
+                _ => return None,
+            };
+            let (architecture, size) = (word(at + 8)? as u32, word(at + 12)?);
+            entries.push(Entry { kind, architecture, stream: packed, offset, size });
+            offset = offset.checked_add(size)?.checked_next_multiple_of(ALIGNMENT)?;
+            image += 1;
+        }
+        if stated_size(packed)? != offset {
+            return None;
+        }
     }
-    (data == bytes.len()).then_some(entries)
+    (data == bytes.len() && entries.len() == images).then_some(entries)
 }
 
 /// The entry that a device of this compute capability runs best: machine code of
@@ -253,7 +293,7 @@ mod tests {
     use super::*;
 
     fn entry(kind: Kind, architecture: u32) -> Entry<'static> {
-        Entry { kind, architecture, packed: &[], size: 0 }
+        Entry { kind, architecture, stream: &[], offset: 0, size: 0 }
     }
 
     #[test]
@@ -292,16 +332,17 @@ mod tests {
         assert_eq!(stated_crc32("a", b"crc32 b.bin 0123abcd\ncrc32 a.bin"), None);
     }
 
-    /// An archive with a single image, and the unpacked image.
+    /// An archive of one family, and the image of its second chip.
     fn small() -> (Vec<u8>, Vec<u8>) {
         let all = entries(BYTES).unwrap();
-        let entry = all.iter().find(|e| e.architecture == 80).unwrap();
+        let second = all.iter().find(|e| e.offset > 0).unwrap();
+        let family: Vec<_> = all.iter().filter(|e| std::ptr::eq(e.stream, second.stream)).collect();
+        let mut words = vec![1, family.len(), second.stream.len()];
+        words.extend(family.iter().flat_map(|e| [0, 0, e.architecture as usize, e.size]));
         let mut archive = MAGIC.to_vec();
-        for word in [1, 0, entry.architecture, entry.packed.len() as u32, entry.size as u32] {
-            archive.extend(word.to_le_bytes());
-        }
-        archive.extend(entry.packed);
-        (archive, entry.unpack().unwrap())
+        archive.extend(words.iter().flat_map(|&word| (word as u32).to_le_bytes()));
+        archive.extend(second.stream);
+        (archive, second.unpack().unwrap())
     }
 
     /// Taking an image from an archive with one flipped bit is an error with a clear text.
@@ -309,7 +350,7 @@ mod tests {
     fn a_flipped_bit_is_found() {
         let (mut archive, image) = small();
         let crc32 = crc32fast::hash(&archive);
-        let of = |archive: &[u8]| image_of("x", archive, crc32, (Device::CPU, (8, 0), true));
+        let of = |archive: &[u8]| image_of("x", archive, crc32, (Device::CPU, (8, 6), true));
         assert_eq!(of(&archive).as_ref(), Ok(&image));
         for bit in 0..8 * archive.len() {
             archive[bit / 8] ^= 1 << (bit % 8);
@@ -325,12 +366,51 @@ mod tests {
         assert!(of(&archive).is_err());
     }
 
+    /// Each image says itself which architecture it is for: a cubin in the flags of its ELF header,
+    /// PTX in its text.
+    #[test]
+    fn an_image_is_of_the_architecture_that_the_directory_states() {
+        let all = entries(BYTES).unwrap();
+        assert_eq!(all.len(), 7);
+        for entry in &all {
+            let (image, architecture) = (entry.unpack().unwrap(), entry.architecture);
+            let is_right = match entry.kind {
+                Kind::Sass => image[48..50].contains(&(architecture as u8)),
+                Kind::Ptx => String::from_utf8(image)
+                    .unwrap()
+                    .contains(&format!(".target sm_{architecture}")),
+            };
+            assert!(is_right, "{:?} of {architecture}", entry.kind);
+        }
+    }
+
     #[test]
     fn damaged_archives_are_refused() {
-        assert!(entries(b"").is_none());
-        assert!(entries(b"SPECKRN1").is_none());
-        assert!(entries(b"SPECKRN1\0\0\0\0").is_some_and(|e| e.is_empty()));
-        assert!(entries(b"SPECKRN1\0\0\0\0x").is_none());
-        assert!(entries(b"SPECKRN1\xff\xff\xff\xff").is_none());
+        let no_images = b"SPECKRN2\0\0\0\0\0\0\0\0";
+        assert!(entries(no_images).is_some_and(|e| e.is_empty()));
+        for len in 0..no_images.len() {
+            assert!(entries(&no_images[..len]).is_none(), "{len} bytes");
+        }
+        assert!(entries(&[no_images.as_slice(), b"x"].concat()).is_none());
+        assert!(entries(b"SPECKRN2\xff\xff\xff\xff\xff\xff\xff\xff").is_none());
+        let (archive, _) = small();
+        let images = entries(&archive).unwrap().len();
+        // After the magic and the words `streams`, `images`, `packed`, each image has four words.
+        let word = |archive: &[u8], at: usize| {
+            u32::from_le_bytes(archive[8 + 4 * at..][..4].try_into().unwrap())
+        };
+        let with = |at: usize, value: u32| {
+            let mut other = archive.clone();
+            other[8 + 4 * at..][..4].copy_from_slice(&value.to_le_bytes());
+            entries(&other).map(|e| e.len())
+        };
+        for at in [0, 1, 2].into_iter().chain(3..3 + 4 * images) {
+            let value = word(&archive, at);
+            assert_eq!(with(at, value), Some(images), "word {at} as it was");
+            let is_architecture = at >= 3 && (at - 3) % 4 == 2;
+            let expected = is_architecture.then_some(images);
+            assert_eq!(with(at, value + 16), expected, "word {at} with 16 more");
+            assert_eq!(with(at, u32::MAX), expected, "word {at} at its largest");
+        }
     }
 }
