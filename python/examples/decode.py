@@ -81,10 +81,7 @@ def decode(model, prompt, tokens, max_draft, temperature=0.0, seed=1):
         chosen = spec_ops.sample_logits(
             logits[0], nodes.long() + length, requests=torch.zeros_like(nodes), **request
         ).tokens
-        child = torch.where(nodes < count, nodes + 1, -1)[None]
-        path = spec_ops.tree_verify(
-            chain, chosen[None], child, torch.full_like(child, -1), max_depth=count
-        )
+        path = spec_ops.tree_verify(chain, chosen[None], max_depth=count)
         kept = int(path.num_tokens)
         text[0, length : length + kept] = path.tokens[0, :kept]
         state = states[:, kept - 1 : kept].transpose(0, 1).contiguous()

@@ -145,8 +145,6 @@ class Decoder:
         node = torch.arange(nodes, dtype=torch.int32, device=self.device)
         self.node = node.long()
         self.request_of = torch.arange(batch, dtype=torch.int32, device=self.device)[:, None]
-        self.first_child = torch.where(node < max_draft, node + 1, -1).repeat(batch, 1)
-        self.next_sibling = torch.full_like(self.first_child, -1)
         self.parents = torch.arange(-1, rows - 1, dtype=torch.int32, device=self.device)
         self.parents[::nodes] = -1
 
@@ -202,8 +200,6 @@ class Decoder:
         self.verify = spec_ops.TreeVerify(max_depth=self.max_draft).plan(
             self.chain,
             self.target.view(self.batch, -1),
-            self.first_child,
-            self.next_sibling,
             out=(self.emitted, self.path, self.num_tokens),
             flags=self.flags,
         )
@@ -254,8 +250,6 @@ class Decoder:
         self.verify(
             self.chain,
             self.target.view(self.batch, -1),
-            self.first_child,
-            self.next_sibling,
             out=(self.emitted, self.path, self.num_tokens),
             flags=self.flags,
         )

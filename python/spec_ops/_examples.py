@@ -105,9 +105,17 @@ array([[ 1. , -0.5,  1. , -2. ]], dtype=float32)
 >>> import numpy as np
 >>> drafts, target = np.array([[0, 14, 25, 39]]), np.array([[14, 39, 8, 35]], np.int32)
 >>> child, sibling = np.array([[1, 3, -1, -1]]), np.array([[-1, 2, -1, -1]])
->>> path = tree_verify(drafts, target, child, sibling, max_depth=2)
+>>> path = tree_verify(drafts, target, first_child=child, next_sibling=sibling, max_depth=2)
 >>> path.tokens, path.nodes, path.num_tokens
 (array([[14, 39, 35]], dtype=int32), array([[0, 1, 3]], dtype=int32), array([3], dtype=int32))
+
+Chains need no links, and may be packed as an engine has them: two drafts of one request, none of another.
+
+>>> drafts, target = np.array([0, 14, 39, 7]), np.array([14, 8, 35, 22], np.int32)
+>>> path = tree_verify(drafts, target, row_offsets=np.array([0, 3, 4], np.int32), max_depth=2)
+>>> path.tokens, path.num_tokens
+(array([[14,  8, -1],
+       [22, -1, -1]], dtype=int32), array([2, 1], dtype=int32))
 """,
     "append_tokens": """
 Texts, lengths and ``finished`` change in place.

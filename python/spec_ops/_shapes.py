@@ -60,10 +60,16 @@ def _sizes(operator: str, options: Sequence[Any], shapes: Mapping[str, Sequence[
             if words.isidentifier():
                 sizes.setdefault(words, extent)
                 continue
-            # `batch * mtp_step` of known steps.
+            # `batch * mtp_step` of known steps, and `batch + 1`.
             name, times, factor = words.partition(" * ")
             if times and sizes.get(factor):
                 sizes.setdefault(name, extent // sizes[factor])
+            name, plus, more = words.partition(" + ")
+            if plus and name.isidentifier() and more.isdecimal():
+                sizes.setdefault(name, extent - int(more))
+    # Without `requests`, each slot of the texts is a request.
+    if "slots" in sizes:
+        sizes.setdefault("batch", sizes["slots"])
     if operator == "moe_align" and sizes.get("block_size") and "tokens" in sizes:
         sizes["capacity"] = _moe_capacity(sizes)
     return sizes

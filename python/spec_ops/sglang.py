@@ -84,8 +84,8 @@ def verify_tree_greedy(
     path = functions.tree_verify(
         candidates,
         target_predict,
-        retrieve_next_token,
-        retrieve_next_sibling,
+        first_child=retrieve_next_token,
+        next_sibling=retrieve_next_sibling,
         max_depth=accept_index.shape[1] - 1,
     )
     on_path = path.nodes >= 0

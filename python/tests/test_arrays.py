@@ -110,7 +110,7 @@ def test_errors_are_of_this_package():
         lambda: spec_ops.TopkRouter(topk=2).plan(LOGITS, nothing=LOGITS),
         lambda: spec_ops.topk_router(LOGITS, topk=[2]),
         lambda: spec_ops.topk_router(LOGITS, topk=2**64 - 1, shared_experts=2**63),
-        lambda: spec_ops.tree_verify(*[np.zeros((1, 4), np.int64)] * 4, max_depth=2**63 - 1),
+        lambda: spec_ops.tree_verify(*[np.zeros((1, 4), np.int64)] * 2, max_depth=2**63 - 1),
         lambda: spec_ops.moe_align(np.zeros((2, 2), np.int32), experts=2, block_size=0),
         lambda: spec_ops.rejection_sample(LOGITS, [1], POSITIONS, POSITIONS, max_spec_len=1),
         lambda: spec_ops.rejection_sample(LOGITS, 3, POSITIONS, POSITIONS, max_spec_len=1),

@@ -37,8 +37,7 @@ def test_verified_chains_of_fastdeploy():
     random = np.random.default_rng(11)
     drafts = random.integers(0, 3, (50, 5))
     target = random.integers(0, 3, (50, 5)).astype(np.int32)
-    child = np.broadcast_to([1, 2, 3, 4, -1], (50, 5)).copy()
-    path = spec_ops.tree_verify(drafts, target, child, np.full((50, 5), -1), max_depth=4)
+    path = spec_ops.tree_verify(drafts, target, max_depth=4)
     for row in range(50):
         kept = 0
         while kept < 4 and drafts[row, kept + 1] == target[row, kept]:

@@ -137,13 +137,11 @@ fn prompt_lookup() -> Result<()> {
 fn tree_verify() -> Result<()> {
     let handle = Handle::cpu()?;
     let params = tree_verify::TreeVerify::new(1);
-    let op = handle.create(&params, &params.tensors(1, 2))?;
+    let op = handle.create(&params, &params.chain_tensors(1, 2))?;
     let ([mut tokens, mut nodes], mut num_tokens) = ([[0i32; 2]; 2], [0i32]);
     let buffers = tree_verify::Buffers::new(tree_verify::Required {
         draft_tokens: (&[0i32, 14]).into(),
         target_tokens: (&[14i32, 39]).into(),
-        first_child: (&[1i32, -1]).into(),
-        next_sibling: (&[-1i32, -1]).into(),
         tokens: (&mut tokens).into(),
         nodes: (&mut nodes).into(),
         num_tokens: (&mut num_tokens).into(),

@@ -242,12 +242,12 @@ fn verify(handle: &Handle, batch: &[&Request], trees: &[Tree]) -> Result<Vec<Vec
     let buffers = tree_verify::Buffers::new(tree_verify::Required {
         draft_tokens: (&draft_tokens_there).into(),
         target_tokens: (&target_tokens_there).into(),
-        first_child: (&first_child_there).into(),
-        next_sibling: (&next_sibling_there).into(),
         tokens: (&mut emitted).into(),
         nodes: (&mut path).into(),
         num_tokens: (&mut counts).into(),
-    });
+    })
+    .first_child(&first_child_there)
+    .next_sibling(&next_sibling_there);
     operator.call(&mut workspace, buffers)?;
     let emitted = emitted.to_vec()?;
     let rows = emitted.chunks_exact(nodes).zip(counts.to_vec()?);

@@ -84,7 +84,8 @@ impl Measured for TreeVerify {
 
     fn memory(shape: &Shape) -> u64 {
         let path = shape.form.depth(shape.nodes) + 1;
-        (shape.batch * (shape.nodes * (8 + 8 + 8 + 4) + path * 8 + 4)) as u64
+        let links = if shape.form == Form::Chain { 0 } else { 8 + 8 };
+        (shape.batch * (shape.nodes * (8 + 4 + links) + path * 8 + 4)) as u64
     }
 
     /// i64 trees, as in SGLang, and i32 targets. At seven of eight nodes with children, the
@@ -118,11 +119,16 @@ impl Measured for TreeVerify {
         let tree = |values: Vec<i64>| Tensor::matrix(values, batch, nodes);
         let max_depth = form.depth(nodes);
         let path = [batch, max_depth + 1];
-        let case = Case::new(TreeVerify::new(max_depth))
+        let mut case = Case::new(TreeVerify::new(max_depth))
             .input("draft_tokens", tree(draft))
-            .input("target_tokens", Tensor::matrix(target, batch, nodes))
-            .input("first_child", tree(every(&links.first_child)))
-            .input("next_sibling", tree(every(&links.next_sibling)))
+            .input("target_tokens", Tensor::matrix(target, batch, nodes));
+        // Chains need no links.
+        if form != Form::Chain {
+            case = case
+                .input("first_child", tree(every(&links.first_child)))
+                .input("next_sibling", tree(every(&links.next_sibling)));
+        }
+        let case = case
             .output("tokens", DType::I32, &path)
             .output("nodes", DType::I32, &path)
             .output("num_tokens", DType::I32, &[batch]);

@@ -2388,6 +2388,13 @@ typedef struct {
      * Default: SPEC_OCCURRENCE_LAST.
      */
     uint64_t occurrence;
+    /**
+     * Whether the text's last token stands behind the drafts, instead of -1. A row whose text
+     * has no tokens has -1 in all columns.
+     * 1 for yes, 0 for no.
+     * Default: false.
+     */
+    uint64_t pad_with_last;
 } spec_prompt_lookup_params;
 
 /**
@@ -2399,21 +2406,21 @@ typedef struct {
      */
     size_t size;
     /**
-     * `[batch, most]`, i64 or i32 or u32: read.
+     * `[slots, most]`, i64 or i32 or u32: read.
      * The text of each request: its prompt, then every token generated so
      * far, the last one included. Tokens behind `lengths` are not read.
      */
     spec_tensor tokens;
     /**
-     * `[batch] or [batch, 1]`, i32 or i64: read.
+     * `[slots] or [slots, 1]`, i32 or i64: read.
      * How many tokens each text has. At a request's first step this is the number of tokens of
      * the prompt, or one more if the token that the prefill generated is already in the text.
      */
     spec_tensor lengths;
     /**
      * `[batch, max_draft]`, i64 or i32 or u32: written.
-     * The drafts, of the type of `tokens`, then -1 (the largest value in u32) to
-     * the row's end.
+     * The drafts, then -1 (the largest value in u32) or the text's last token to the row's
+     * end. Of the type of `tokens`; for tokens of 32 bits also i64.
      */
     spec_tensor drafts;
     /**
@@ -2423,9 +2430,22 @@ typedef struct {
     spec_tensor counts;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Bits for bad data, OR-ed into the word's previous value: 4 a length out of range.
+     * Bits for bad data, OR-ed into the word's previous value: 4 a length or a request out of
+     * range.
      */
     spec_tensor flags;
+    /**
+     * `[batch]`, i32: read, optional.
+     * The row of `tokens` and `lengths` that each request has; -1 for padding. Absent:
+     * request b has row b.
+     */
+    spec_tensor requests;
+    /**
+     * `[batch]`, i32: read, optional.
+     * The largest number of drafts of each request, cut to `0 ..= max_draft`. Absent:
+     * `max_draft`.
+     */
+    spec_tensor max_drafts;
 } spec_prompt_lookup_tensors;
 
 /**
@@ -2437,11 +2457,11 @@ typedef struct {
      */
     size_t size;
     /**
-     * `[batch, most]`, i64 or i32 or u32: read.
+     * `[slots, most]`, i64 or i32 or u32: read.
      */
     const void *tokens;
     /**
-     * `[batch] or [batch, 1]`, i32 or i64: read.
+     * `[slots] or [slots, 1]`, i32 or i64: read.
      */
     const void *lengths;
     /**
@@ -2456,6 +2476,14 @@ typedef struct {
      * `[1]`, u32: changed in place, optional.
      */
     void *flags;
+    /**
+     * `[batch]`, i32: read, optional.
+     */
+    const void *requests;
+    /**
+     * `[batch]`, i32: read, optional.
+     */
+    const void *max_drafts;
 } spec_prompt_lookup_buffers;
 
 /**
@@ -2466,8 +2494,10 @@ typedef struct {
  * that they and the parameters can show. `descriptor` becomes yours, to be given to
  * `spec_destroy`, or NULL where the call fails.
  *
- * - `tokens` `[batch, most]`, i64 or i32 or u32: read.
- * - `lengths` `[batch] or [batch, 1]`, i32 or i64: read.
+ * - `tokens` `[slots, most]`, i64 or i32 or u32: read.
+ * - `lengths` `[slots] or [slots, 1]`, i32 or i64: read.
+ * - `requests` `[batch]`, i32: read, optional.
+ * - `max_drafts` `[batch]`, i32: read, optional.
  * - `drafts` `[batch, max_draft]`, i64 or i32 or u32: written.
  * - `counts` `[batch] or [batch, 1]`, i32: written.
  * - `flags` `[1]`, u32: changed in place, optional.
@@ -2554,6 +2584,13 @@ typedef struct {
      * Default: 64.
      */
     double drafts_per_match;
+    /**
+     * Whether the text's last token stands behind the drafts, instead of -1. A row whose text
+     * has no tokens has -1 in all columns.
+     * 1 for yes, 0 for no.
+     * Default: false.
+     */
+    uint64_t pad_with_last;
 } spec_suffix_lookup_params;
 
 /**
@@ -2565,13 +2602,13 @@ typedef struct {
      */
     size_t size;
     /**
-     * `[batch, max_len]`, i64 or i32 or u32: read.
+     * `[slots, max_len]`, i64 or i32 or u32: read.
      * The text of each request: its prompt, then every token generated so far. Tokens behind
      * `lengths` are not read.
      */
     spec_tensor tokens;
     /**
-     * `[batch] or [batch, 1]`, i32 or i64: read.
+     * `[slots] or [slots, 1]`, i32 or i64: read.
      * How many tokens each text has.
      */
     spec_tensor lengths;
@@ -2588,7 +2625,8 @@ typedef struct {
     spec_tensor corpus_length;
     /**
      * `[batch, n]`, i64 or i32 or u32: written.
-     * The drafts, of the type of `tokens`, then -1 (the largest value in u32).
+     * The drafts, then -1 (the largest value in u32) or the text's last token. Of the type of
+     * `tokens`; for tokens of 32 bits also i64.
      */
     spec_tensor drafts;
     /**
@@ -2615,7 +2653,8 @@ typedef struct {
     spec_tensor next_sibling;
     /**
      * `[batch, n]`, f32: written, optional.
-     * The share of all windows that agree with the path to each draft; then 0.
+     * The share of all windows that agree with the path to each draft, rounded down to a
+     * multiple of 2^-20; then 0.
      */
     spec_tensor shares;
     /**
@@ -2625,9 +2664,21 @@ typedef struct {
     spec_tensor match_lengths;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Bits for bad data, OR-ed into the word's previous value: 4 a length out of range.
+     * Bits for bad data, OR-ed into the word's previous value: 4 a length or a request out of
+     * range.
      */
     spec_tensor flags;
+    /**
+     * `[batch]`, i32: read, optional.
+     * The row of `tokens` and `lengths` that each request has; -1 for padding. Absent:
+     * request b has row b.
+     */
+    spec_tensor requests;
+    /**
+     * `[batch]`, i32: read, optional.
+     * The largest number of drafts of each request, cut to `0 ..= n`. Absent: n.
+     */
+    spec_tensor max_drafts;
 } spec_suffix_lookup_tensors;
 
 /**
@@ -2639,11 +2690,11 @@ typedef struct {
      */
     size_t size;
     /**
-     * `[batch, max_len]`, i64 or i32 or u32: read.
+     * `[slots, max_len]`, i64 or i32 or u32: read.
      */
     const void *tokens;
     /**
-     * `[batch] or [batch, 1]`, i32 or i64: read.
+     * `[slots] or [slots, 1]`, i32 or i64: read.
      */
     const void *lengths;
     /**
@@ -2686,6 +2737,14 @@ typedef struct {
      * `[1]`, u32: changed in place, optional.
      */
     void *flags;
+    /**
+     * `[batch]`, i32: read, optional.
+     */
+    const void *requests;
+    /**
+     * `[batch]`, i32: read, optional.
+     */
+    const void *max_drafts;
 } spec_suffix_lookup_buffers;
 
 /**
@@ -2696,8 +2755,10 @@ typedef struct {
  * that they and the parameters can show. `descriptor` becomes yours, to be given to
  * `spec_destroy`, or NULL where the call fails.
  *
- * - `tokens` `[batch, max_len]`, i64 or i32 or u32: read.
- * - `lengths` `[batch] or [batch, 1]`, i32 or i64: read.
+ * - `tokens` `[slots, max_len]`, i64 or i32 or u32: read.
+ * - `lengths` `[slots] or [slots, 1]`, i32 or i64: read.
+ * - `requests` `[batch]`, i32: read, optional.
+ * - `max_drafts` `[batch]`, i32: read, optional.
  * - `corpus` `[m]`, i64 or i32 or u32: read, optional.
  * - `corpus_length` `[1]`, i32 or i64: read, optional.
  * - `drafts` `[batch, n]`, i64 or i32 or u32: written.
@@ -2776,23 +2837,25 @@ typedef struct {
      */
     size_t size;
     /**
-     * `[batch, nodes]`, i64 or i32 or u32: read.
-     * The token of each node. The entry of node 0, the last verified token, is not read.
+     * `[batch, nodes] or [rows]`, i64 or i32 or u32: read.
+     * The token of each node. The entry of node 0, the last verified token, is not read. With
+     * `row_offsets`, chains may be packed as `target_tokens` is.
      */
     spec_tensor draft_tokens;
     /**
-     * `[batch, nodes]`, i32 or u32 or i64: read.
+     * `[batch, nodes] or [rows]`, i32 or u32 or i64: read.
      * The token that the target model chose after each node, by `sample_logits` of the node's
-     * logits for instance.
+     * logits for instance. `[rows]` with `row_offsets`.
      */
     spec_tensor target_tokens;
     /**
-     * `[batch, nodes]`, i64 or i32 or u32: read.
-     * The first child of each node; -1 for none. `Links` makes this from parents.
+     * `[batch, nodes]`, i64 or i32 or u32: read, optional.
+     * The first child of each node; -1 for none. `Links` makes this from parents. Absent, as
+     * `next_sibling` then is: node v + 1 is the only child of node v.
      */
     spec_tensor first_child;
     /**
-     * `[batch, nodes]`, i64 or i32 or u32: read.
+     * `[batch, nodes]`, i64 or i32 or u32: read, optional.
      * The next child of the same parent; -1 for none.
      */
     spec_tensor next_sibling;
@@ -2809,15 +2872,20 @@ typedef struct {
     spec_tensor nodes;
     /**
      * `[batch]`, i32: written.
-     * The number of emitted tokens, at least 1.
+     * The number of emitted tokens: at least 1, but 0 for a request whose root has no row.
      */
     spec_tensor num_tokens;
     /**
      * `[1]`, u32: changed in place, optional.
      * Bits for bad data, OR-ed into the word's previous value: 2 a target token below 0, 4 a
-     * pointer out of range or a cycle.
+     * pointer or an offset out of range, or a cycle.
      */
     spec_tensor flags;
+    /**
+     * `[batch + 1]`, i32 or i64: read, optional.
+     * Where the rows of each request begin in `target_tokens`, and where the last ones end.
+     */
+    spec_tensor row_offsets;
 } spec_tree_verify_tensors;
 
 /**
@@ -2829,19 +2897,19 @@ typedef struct {
      */
     size_t size;
     /**
-     * `[batch, nodes]`, i64 or i32 or u32: read.
+     * `[batch, nodes] or [rows]`, i64 or i32 or u32: read.
      */
     const void *draft_tokens;
     /**
-     * `[batch, nodes]`, i32 or u32 or i64: read.
+     * `[batch, nodes] or [rows]`, i32 or u32 or i64: read.
      */
     const void *target_tokens;
     /**
-     * `[batch, nodes]`, i64 or i32 or u32: read.
+     * `[batch, nodes]`, i64 or i32 or u32: read, optional.
      */
     const void *first_child;
     /**
-     * `[batch, nodes]`, i64 or i32 or u32: read.
+     * `[batch, nodes]`, i64 or i32 or u32: read, optional.
      */
     const void *next_sibling;
     /**
@@ -2860,6 +2928,10 @@ typedef struct {
      * `[1]`, u32: changed in place, optional.
      */
     void *flags;
+    /**
+     * `[batch + 1]`, i32 or i64: read, optional.
+     */
+    const void *row_offsets;
 } spec_tree_verify_buffers;
 
 /**
@@ -2869,10 +2941,11 @@ typedef struct {
  * that they and the parameters can show. `descriptor` becomes yours, to be given to
  * `spec_destroy`, or NULL where the call fails.
  *
- * - `draft_tokens` `[batch, nodes]`, i64 or i32 or u32: read.
- * - `target_tokens` `[batch, nodes]`, i32 or u32 or i64: read.
- * - `first_child` `[batch, nodes]`, i64 or i32 or u32: read.
- * - `next_sibling` `[batch, nodes]`, i64 or i32 or u32: read.
+ * - `draft_tokens` `[batch, nodes] or [rows]`, i64 or i32 or u32: read.
+ * - `target_tokens` `[batch, nodes] or [rows]`, i32 or u32 or i64: read.
+ * - `first_child` `[batch, nodes]`, i64 or i32 or u32: read, optional.
+ * - `next_sibling` `[batch, nodes]`, i64 or i32 or u32: read, optional.
+ * - `row_offsets` `[batch + 1]`, i32 or i64: read, optional.
  * - `tokens` `[batch, max_depth + 1]`, i32 or u32 or i64: written.
  * - `nodes` `[batch, max_depth + 1]`, i32 or u32 or i64: written.
  * - `num_tokens` `[batch]`, i32: written.

@@ -17,7 +17,6 @@
 //! the plain loops.
 
 use spec_core::ops::append_tokens::{AT_LENGTH, RUNNING, STOPPED};
-use spec_core::ops::tree_verify::Links;
 use spec_core::ops::{AdjustLogits, AppendTokens, PromptLookup, SampleLogits, TreeVerify};
 use spec_core::ops::{adjust_logits, append_tokens, prompt_lookup, sample_logits, tree_verify};
 use spec_core::{
@@ -49,23 +48,16 @@ pub struct Chains {
     pub requests: Vec<i32>,
     /// The row before each row; -1 for the first row of a chain.
     pub parents: Vec<i32>,
-    /// The first child of each node.
-    pub first_child: Vec<i32>,
-    /// The next child of each node's parent; -1 everywhere, since a chain has no siblings.
-    pub next_sibling: Vec<i32>,
 }
 
 impl Chains {
     /// Chains of `nodes` nodes for `batch` requests.
     pub fn new(batch: usize, nodes: usize) -> Self {
         let rows = 0..batch * nodes;
-        let Links { first_child, next_sibling } = Links::chain(nodes);
         let parent = |row: usize| if row.is_multiple_of(nodes) { NONE } else { row as i32 - 1 };
         Chains {
             requests: rows.clone().map(|row| (row / nodes) as i32).collect(),
             parents: rows.map(parent).collect(),
-            first_child: first_child.repeat(batch),
-            next_sibling: next_sibling.repeat(batch),
         }
     }
 
@@ -253,8 +245,6 @@ pub struct Tail {
     // chains.
     requests: Buffer<i32>,
     parents: Buffer<i32>,
-    first_child: Buffer<i32>,
-    next_sibling: Buffer<i32>,
     // The results that operators read from each other.
     target_tokens: Buffer<i32>,
     emitted: Buffer<i32>,
@@ -296,7 +286,7 @@ impl Tail {
         let sample = SampleLogits::default();
         let sample_tensors = sample.tensors_of(rows, batch, VOCAB).flags(flags);
         let verify = TreeVerify::new(max_draft);
-        let verify_tensors = verify.tensors(batch, nodes).flags(flags);
+        let verify_tensors = verify.chain_tensors(batch, nodes).flags(flags);
         let append = AppendTokens::new();
         let append_tensors = append
             .tensors(DType::I32, batch, max_len, nodes)
@@ -333,8 +323,6 @@ impl Tail {
             prompt_lengths: ints(batch)?,
             parents: upload(backend, &chains.parents)?,
             requests: upload(backend, &chains.requests)?,
-            first_child: upload(backend, &chains.first_child)?,
-            next_sibling: upload(backend, &chains.next_sibling)?,
             target_tokens: ints(rows)?,
             emitted: ints(rows)?,
             path: ints(rows)?,
@@ -388,8 +376,6 @@ impl Tail {
         let followed = tree_verify::Buffers::new(tree_verify::Required {
             draft_tokens: (&self.draft_tokens).into(),
             target_tokens: (&self.target_tokens).into(),
-            first_child: (&self.first_child).into(),
-            next_sibling: (&self.next_sibling).into(),
             tokens: (&mut self.emitted).into(),
             nodes: (&mut self.path).into(),
             num_tokens: (&mut self.num_tokens).into(),

@@ -117,6 +117,23 @@ impl Checker {
         Err(self.error(Status::BadTensorDtype, argument.name, desc.dtype(), expected))
     }
 
+    /// Checks that tokens that are written have the dtype of `other`, from which they are copied,
+    /// or are wider.
+    pub(crate) fn tokens_dtype(
+        &self,
+        argument: &Argument,
+        desc: &TensorDesc,
+        dtype: DType,
+        other: &Argument,
+    ) -> Result<()> {
+        if desc.dtype() == dtype || desc.dtype() == DType::I64 && dtype.size() < 8 {
+            return Ok(());
+        }
+        let wider = if dtype == DType::I64 { "" } else { ", or i64" };
+        let expected = format!("{dtype}, as `{}`{wider}", other.name);
+        Err(self.error(Status::BadTensorDtype, argument.name, desc.dtype(), expected))
+    }
+
     /// A matrix of any shape.
     pub(crate) fn matrix(&self, argument: &Argument, desc: &TensorDesc) -> Result<Matrix> {
         self.dtype(argument, desc)?;

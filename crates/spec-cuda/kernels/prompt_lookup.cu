@@ -51,26 +51,32 @@ INLINE void look_up(const Params& p) {
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
     const Team team(p.block_bits, p.warp_bits, WARPS, Cluster::alone());
-    const bool there = team.request < p.batch;
-    const u64 row = team.request;
+    const u32 row = team.request;
+    const bool there = row < p.batch;
     const u32 blocks = 1u << p.block_bits;
     const Ticket ticket(p.tickets + row, p.number);
     if (lane == 0) hints[warp] = NO_RANK;
-    const i64 given = there ? p.lengths[row] : 0;
+    // Without requests, there are as many texts as rows.
+    i32 text = static_cast<i32>(row);
+    u32 limit = p.max_draft;
+    if (there && p.max_drafts != nullptr) limit = clamped(p.max_drafts[row], limit);
+    if (there && p.requests != nullptr) text = p.requests[row];
+    const bool known = there && static_cast<u32>(text) < p.texts;
+    const i64 given = known ? p.lengths[text] : 0;
     if (blocks > 1 && threadIdx.x == 0) ticket.begin();
     __syncthreads();
 
     const u32 length = clamped(given, p.cols);
-    const T* const tokens = static_cast<const T*>(p.tokens.data) + row * p.tokens.stride;
-    u64* const slots = p.slots + 2 * (row << p.block_bits);
+    const T* const tokens = static_cast<const T*>(p.tokens.data) + (known ? text : 0) * p.tokens.stride;
+    u64* const slots = p.slots + 2 * (static_cast<u64>(row) << p.block_bits);
     u64 key = NO_MATCH;
-    if (length > 1 && p.max_draft > 0) {
-        const Haystack<T> text(tokens, length, 0);
+    if (length > 1 && limit > 0) {
+        const Haystack<T> all(tokens, length, 0);
         const Haystack<T> nothing(tokens, 0, length);
         const Pattern<T> pattern = {tokens + length - 1, min(p.max_ngram, length - 1),
                                     p.min_ngram};
         const SlotHint hint = {&hints[warp - team.own], slots, blocks, p.number};
-        key = search<WHICH>(text, nothing, pattern, team, hint);
+        key = search<WHICH>(all, nothing, pattern, team, hint);
     }
     if (lane == 0) keys[warp] = key;
     __syncthreads();
@@ -97,14 +103,21 @@ INLINE void look_up(const Params& p) {
     }
 
     const u32 from = rank_of<WHICH>(static_cast<u32>(key)) + 1;
-    const u32 count = key == NO_MATCH ? 0 : min(p.max_draft, length - from);
-    T* const drafts = static_cast<T*>(p.drafts.data) + row * p.drafts.stride;
+    const u32 count = key == NO_MATCH ? 0 : min(limit, length - from);
+    const T padding = p.pad_with_last && length > 0 ? tokens[length - 1] : static_cast<T>(-1);
+    const u64 first = row * p.drafts.stride;
     for (u32 i = lane; i < p.max_draft; i += WARP) {
-        drafts[i] = i < count ? tokens[from + i] : static_cast<T>(-1);
+        const T token = i < count ? tokens[from + i] : padding;
+        if (sizeof(T) < sizeof(i64) && p.wide) {
+            static_cast<i64*>(p.drafts.data)[first + i] = token;
+        } else {
+            static_cast<T*>(p.drafts.data)[first + i] = token;
+        }
     }
     if (lane == 0) {
         p.counts[row] = static_cast<i32>(count);
-        raise(p.flags, length == given ? 0 : BAD_LENGTHS);
+        const bool is_bad = known ? length != given : text != -1;
+        raise(p.flags, is_bad ? BAD_LENGTHS : 0);
     }
 }
 

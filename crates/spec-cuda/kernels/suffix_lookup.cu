@@ -57,11 +57,11 @@ struct Scanner {
         constexpr u32 ACROSS = 16;
         constexpr u32 STEP = THREADS / ACROSS;
         constexpr u32 EACH = REQUESTS / STEP;
-        u32 lengths[EACH];
+        Text<T> own[EACH];
 #pragma unroll
         for (u32 k = 0; k < EACH; k++) {
             const u32 request = k * STEP + threadIdx.x / ACROSS;
-            lengths[k] = request < count ? own_text<T>(p, first + request).length : 0;
+            own[k] = own_text<T>(p, request < count ? row_of(p, first + request) : NONE);
         }
         reinterpret_cast<uint4*>(heads)[threadIdx.x] = make_uint4(0, 0, 0, 0);
 #pragma unroll 1
@@ -70,8 +70,7 @@ struct Scanner {
 #pragma unroll
             for (u32 k = 0; k < EACH; k++) {
                 const u32 request = k * STEP + threadIdx.x / ACROSS;
-                const Text<T> own = {own_tokens<T>(p, first + request), lengths[k]};
-                suffixes[request][back] = Suffix<T>::at(p, own, back);
+                suffixes[request][back] = Suffix<T>::at(p, own[k], back);
             }
         }
         __syncthreads();
@@ -198,11 +197,13 @@ INLINE void scan(const Params& p) {
     const u32 end = is_own ? first + 1 : p.batch;
     const u32 section = is_own ? blockIdx.x % sections : blockIdx.x - static_cast<u32>(own_blocks);
     const u32 text_tiles = is_own ? tiles : p.corpus_tiles;
-    const T* const tokens = is_own ? own_tokens<T>(p, first) : static_cast<const T*>(p.corpus);
+    // The row of the request, if there is a single one.
+    const u32 row = end - first == 1 ? row_of(p, first) : NONE;
+    const T* const tokens = is_own ? own_tokens<T>(p, row) : static_cast<const T*>(p.corpus);
     // The tile is loaded before the text's length is known.
-    const u32 room = is_own ? p.max_len : p.corpus_size;
+    const u32 room = !is_own ? p.corpus_size : row == NONE ? 0 : p.max_len;
     const Tile<T> tile(tokens, room, section * WARPS + threadIdx.x / WARP);
-    const Text<T> text = is_own ? own_text<T>(p, first) : corpus_text<T>(p);
+    const Text<T> text = is_own ? own_text<T>(p, row) : corpus_text<T>(p);
     // The most recent tile first, own tiles before those of the corpus.
     const u32 before = is_own ? 0 : tiles;
     const auto place_of = [&](u32 request, u32 number) {
@@ -211,7 +212,7 @@ INLINE void scan(const Params& p) {
     if (end - first == 1) {
         // With a single request, no warp needs what another warp has loaded.
         const u32 number = tile.base / TILE;
-        const Suffix<T> suffix(p, is_own ? text : own_text<T>(p, first));
+        const Suffix<T> suffix(p, is_own ? text : own_text<T>(p, row));
         const Note note = note_of(p, tile, text, suffix);
         if (lane_id() == 0 && number < text_tiles) *place_of(first, number) = note.word;
         return;
@@ -245,10 +246,11 @@ INLINE void note_own(const Params& p, Tile<T> tile, const Text<T>& own, const Se
     }
 }
 
-// The flags of a request's length, and of the corpus's length. The corpus's length may have changed since
-// the corpus was read, so that nothing but its range is asked.
-INLINE u32 bad_lengths(const Params& p, u32 request) {
-    const i64 own = p.lengths[request];
+// The flags of a request, of its length, and of the corpus's length. The corpus's length may have changed
+// since the corpus was read, so that nothing but its range is asked.
+INLINE u32 bad_lengths(const Params& p, u32 request, u32 row) {
+    if (row == NONE) return p.requests[request] == -1 ? 0 : BAD_LENGTHS;
+    const i64 own = p.lengths[row];
     bool is_bad = own != clamped(own, p.max_len);
     if (p.corpus_length.data != nullptr) {
         const i64 given = p.corpus_length[0];
@@ -268,10 +270,11 @@ INLINE void grow(const Params& p) {
     const Senders cluster;
     if (cluster.size > 1) cluster.arrive_started();
     const u32 request = blockIdx.x / cluster.size;
+    const u32 row = row_of(p, request);
     // The tile is loaded before the text's length is known.
-    const Tile<T> tile(own_tokens<T>(p, request), p.here != 0 ? p.max_len : 0,
+    const Tile<T> tile(own_tokens<T>(p, row), p.here != 0 && row != NONE ? p.max_len : 0,
                        cluster.rank * WARPS + threadIdx.x / WARP);
-    const Text<T> own = own_text<T>(p, request);
+    const Text<T> own = own_text<T>(p, row);
     const Text<T> corpus = corpus_text<T>(p);
     if (threadIdx.x == 0) s.clear();
     Note* const notes = reinterpret_cast<Note*>(dynamic);
@@ -280,8 +283,9 @@ INLINE void grow(const Params& p) {
     if (is_second) follow();
     if (cluster.rank != 0) return;
     // The outputs are padded after the barrier of the cluster, which would wait for these stores.
-    pad<T>(p, request, s);
-    if (threadIdx.x == THREADS - 1) raise(p.flags, bad_lengths(p, request));
+    pad<T>(p, request, own, s);
+    if (threadIdx.x == THREADS - 1) raise(p.flags, bad_lengths(p, request, row));
+    const u32 n = p.max_drafts == nullptr ? p.n : clamped(p.max_drafts[request], p.n);
     T* const ahead = reinterpret_cast<T*>(dynamic + quads_of(p.here));
     // A tree that grows from FEW windows at most uses `alike`. A tree that grows from more windows uses
     // the arrays `tokens` to `counts` instead, so that they lie in the same memory.
@@ -296,8 +300,8 @@ INLINE void grow(const Params& p) {
     u32* const words = end_of_few > end_of_many ? end_of_few : end_of_many;
     u32* const worths = words + p.max_windows;
     u32* const origins = worths + p.offers;
-    Grower<T> grower = {p,     s,        request, own,    corpus, words,   tokens,
-                        slots, offer_of, firsts,  counts, worths, origins, ahead, alike, notes};
+    Grower<T> grower = {p,      s,     request,  n,      own,    corpus, words,   tokens, slots,
+                        offer_of, firsts, counts, worths, origins, ahead, alike, notes};
     grower.run();
 }
 

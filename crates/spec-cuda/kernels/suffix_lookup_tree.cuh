@@ -30,14 +30,26 @@ struct Shared {
     }
 };
 
+// Writes a draft of a request. Drafts of tokens of 32 bits may have 64.
+template <typename T>
+INLINE void put_draft(const Params& p, u32 request, u32 column, T token) {
+    const u64 at = request * p.drafts.stride + column;
+    if (sizeof(T) < sizeof(i64) && p.wide) {
+        static_cast<i64*>(p.drafts.data)[at] = token;
+    } else {
+        static_cast<T*>(p.drafts.data)[at] = token;
+    }
+}
+
 // Pads a request's outputs, and prepares what `Grower::write` knows. The last warps, which have none of
 // the first notes, do this.
 template <typename T>
-INLINE void pad(const Params& p, u32 request, Shared& s) {
-    T* const drafts = static_cast<T*>(p.drafts.data) + request * p.drafts.stride;
+INLINE void pad(const Params& p, u32 request, const Text<T>& own, Shared& s) {
+    const bool has_last = p.pad_with_last && own.length != 0;
+    const T padding = has_last ? own.tokens[own.length - 1] : static_cast<T>(-1);
     for (u32 i = THREADS - 1 - threadIdx.x; i <= p.n; i += THREADS) {
         if (i < p.n) {
-            drafts[i] = static_cast<T>(-1);
+            put_draft(p, request, i, padding);
             if (p.parents.data != nullptr) p.parents[request][i] = -1;
             if (p.shares.data != nullptr) p.shares[request][i] = 0.0f;
         }
@@ -54,6 +66,8 @@ struct Grower {
     const Params& p;
     Shared& s;
     const u32 request;
+    // The most drafts of the request.
+    const u32 n;
     const Text<T> own;
     const Text<T> corpus;
     // By window: the place behind its match; the token that it has at the depth that is looked at, and
@@ -282,13 +296,13 @@ struct Grower {
     }
 
     INLINE static float share(u32 count, u32 windows) {
-        return __fdiv_rn(static_cast<float>(count), static_cast<float>(windows));
+        return __fmul_rn(static_cast<float>((count << 20) / windows), 1.0f / 1048576.0f);
     }
 
     // Writes the node number `node`, from 1 on.
     INLINE void write(u32 node, T token, u32 worth, u32 origin, u32 windows) const {
         const u32 parent = origin >> 8;
-        static_cast<T*>(p.drafts.data)[request * p.drafts.stride + node - 1] = token;
+        put_draft(p, request, node - 1, token);
         if (p.parents.data != nullptr) p.parents[request][node - 1] = static_cast<i32>(parent);
         if (p.shares.data != nullptr) {
             p.shares[request][node - 1] = share(worth >> 17, windows);
@@ -311,7 +325,7 @@ struct Grower {
 
     // Writes the node at `depth` of a chain, which `count` of the windows agree with.
     INLINE void write_in_chain(u32 depth, T token, u32 count, u32 windows) const {
-        static_cast<T*>(p.drafts.data)[request * p.drafts.stride + depth] = token;
+        put_draft(p, request, depth, token);
         if (p.parents.data != nullptr) p.parents[request][depth] = static_cast<i32>(depth);
         if (p.shares.data != nullptr) p.shares[request][depth] = share(count, windows);
         if (p.first_child.data != nullptr) {
@@ -421,7 +435,7 @@ struct Grower {
         // As long as all windows agree there is nothing to choose.
         u32 nodes = follow_windows(all_of(windows), 0, 0, limit, windows);
         u32 depth = nodes;
-        while (nodes < p.n) {
+        while (nodes < n) {
             if (depth < limit) {
                 const u32 low = __ballot_sync(ALL_LANES, own_offer[0] == offer);
                 const u32 high = __ballot_sync(ALL_LANES, own_offer[1] == offer);
@@ -436,7 +450,7 @@ struct Grower {
                     const bool is_first = members[half] != 0 && __ffsll(members[half]) - 1 == window;
                     children[half] = is_first ? __popcll(members[half]) << 10 | (1023 - window) : 0;
                 }
-                const u32 wanted = min(p.width, p.n - nodes);
+                const u32 wanted = min(p.width, n - nodes);
 #pragma unroll 1
                 for (u32 i = 0; i < wanted; i++) {
                     const u32 best = __reduce_max_sync(ALL_LANES, max(children[0], children[1]));
@@ -492,8 +506,8 @@ struct Grower {
         u32 nodes = 0;
         u32 offer = 0;
         u32 depth = 0;
-        while (nodes < p.n) {
-            if (depth < limit) offer_children(offer, nodes, depth, p.n - nodes, windows);
+        while (nodes < n) {
+            if (depth < limit) offer_children(offer, nodes, depth, n - nodes, windows);
             u64 best = 0;
             for (u32 i = threadIdx.x; i < s.offered; i += THREADS) {
                 if (worths[i] != 0) best = max(best, static_cast<u64>(worths[i]) << 32 | i);
@@ -520,7 +534,7 @@ struct Grower {
         const u32 longest = list_windows(windows);
         // A product beyond every depth is cut before it is an integer: drafts are at most 64.
         const float depths = min(p.drafts_per_match * static_cast<float>(longest), 65536.0f);
-        const u32 limit = min(p.n, static_cast<u32>(depths));
+        const u32 limit = min(n, static_cast<u32>(depths));
         u32 nodes = 0;
         if (windows > FEW) {
             nodes = grow_many(windows, limit);

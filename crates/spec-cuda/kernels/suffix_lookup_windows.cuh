@@ -19,14 +19,22 @@ struct Text {
     u32 length;
 };
 
-template <typename T>
-INLINE const T* own_tokens(const Params& p, u32 request) {
-    return static_cast<const T*>(p.tokens.data) + request * p.tokens.stride;
+// The row of `tokens` that a request has; NONE for padding and for a request that has no row.
+INLINE u32 row_of(const Params& p, u32 request) {
+    if (p.requests == nullptr) return request;
+    const u32 row = static_cast<u32>(p.requests[request]);
+    return row < p.texts ? row : NONE;
 }
 
 template <typename T>
-INLINE Text<T> own_text(const Params& p, u32 request) {
-    return {own_tokens<T>(p, request), clamped(p.lengths[request], p.max_len)};
+INLINE const T* own_tokens(const Params& p, u32 row) {
+    return static_cast<const T*>(p.tokens.data) + (row == NONE ? 0 : row) * p.tokens.stride;
+}
+
+// Empty where there is no row.
+template <typename T>
+INLINE Text<T> own_text(const Params& p, u32 row) {
+    return {own_tokens<T>(p, row), row == NONE ? 0 : clamped(p.lengths[row], p.max_len)};
 }
 
 template <typename T>

@@ -74,6 +74,11 @@ pub struct IntegerRows {
     pub wide: u64,
 }
 
+impl IntegerRows {
+    /// Stands for an optional matrix that the caller did not pass.
+    pub(crate) const ABSENT: IntegerRows = IntegerRows { data: 0, stride: 0, wide: 0 };
+}
+
 /// An argument of an operator that has an address on the device; the argument may be absent.
 pub trait Located {
     /// The address; 0 for an absent or empty argument, `None` for memory

@@ -5,10 +5,12 @@
 // suffix_lookup: drafts from the longest suffix that occurred before, in a request's own text and
 // in a corpus that requests share.
 //
-// Each request of a window of rows has a state, a note for each tile of 1024 places, a list of
+// Texts lie in windows of rows, and requests in others; where each request has the text of its own
+// row, both are the same. Each request of a window has a state, a note for each tile of 1024 places, a list of
 // windows, offers and nodes in the workspace. Passes, each its own dispatches:
 //
-// 1. `prepare`     a thread a request: its length, its last token, how long a match can be.
+// 1. `prepare`     a thread a request: its text, its length, its last token, how long a match can be.
+//                  The following passes leave out requests whose text lies in another window.
 // 2. `scan_own`    a workgroup a tile of a request's text: the longest match that ends in the tile,
 //                  and how many windows have it.
 // 3. `scan_corpus` a workgroup a tile of the corpus and 64 requests: the same for each of these
@@ -30,6 +32,8 @@
 
 // Words of a token.
 override TOKEN_WORDS: u32 = 1u;
+// Words of a draft, which may be wider than a token.
+override DRAFT_WORDS: u32 = 1u;
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> work: array<atomic<u32>>;
@@ -40,6 +44,8 @@ override TOKEN_WORDS: u32 = 1u;
 // prepare
 @group(0) @binding(3) var<storage, read> lengths: array<u32>;
 @group(0) @binding(4) var<storage, read> corpus_length: array<u32>;
+@group(0) @binding(5) var<storage, read> requests: array<u32>;
+@group(0) @binding(6) var<storage, read> max_drafts: array<i32>;
 // finish
 @group(0) @binding(2) var<storage, read_write> drafts: array<u32>;
 @group(0) @binding(3) var<storage, read_write> counts: array<u32>;
@@ -69,6 +75,9 @@ const HAS_MATCH_LENGTHS = 8u;
 const HAS_FLAGS = 16u;
 const HAS_FIRST_CHILD = 32u;
 const HAS_NEXT_SIBLING = 64u;
+const HAS_REQUESTS = 128u;
+const HAS_MAX_DRAFTS = 256u;
+const PAD_WITH_LAST = 512u;
 
 // A request's state.
 const STATE = 16u;
@@ -89,6 +98,12 @@ const OFFER = 10u;
 const DEPTH = 11u;
 // 1 once no offer is left.
 const DONE = 12u;
+// The row of the request's text in its window; NONE for a request without a text.
+const SLOT = 13u;
+// The most drafts of the request.
+const LIMIT = 14u;
+// 1 where the window of texts has the request's text, or is the first one and there is no text.
+const HERE = 15u;
 // A node in the workspace: its token, its parent, how many windows it has.
 const NODE = 4u;
 
@@ -155,7 +170,8 @@ fn token_at(row: u32, in_corpus: bool, place: u32) -> vec2<u32> {
 }
 
 fn own_token(row: u32, place: u32) -> vec2<u32> {
-    let at = (params.at.b2 + row * params.tokens_stride + place) * TOKEN_WORDS;
+    let text = params.at.b2 + load(row, SLOT) * params.tokens_stride;
+    let at = (text + place) * TOKEN_WORDS;
     return integer(tokens[at], tokens[at + TOKEN_WORDS - 1u], TOKEN_WORDS);
 }
 
@@ -190,31 +206,47 @@ fn prepare(
     if row >= params.row1 - params.row0 {
         return;
     }
-    var bits = 0u;
-    var at = (params.at.b3 + params.row0 + row) * params.length_words;
-    let given = integer(lengths[at], lengths[at + params.length_words - 1u], params.length_words);
-    let length = cut_length(given, params.max_len);
-    if is_cut(given, length) {
-        bits = BAD_LENGTHS;
+    let request = params.row0 + row;
+    var slot = request;
+    if has(HAS_REQUESTS) {
+        slot = requests[params.at.b5 + request];
     }
+    let is_known = slot < params.texts;
+    let is_here = slot >= params.slot0 && slot < params.slot1;
+    // NONE is -1, which is padding.
+    var bits = select(BAD_LENGTHS, 0u, is_known || slot == NONE);
+    var length = 0u;
+    if is_known {
+        let words = params.length_words;
+        let at = (params.at.b3 + slot) * words;
+        let given = integer(lengths[at], lengths[at + words - 1u], words);
+        length = cut_length(given, params.max_len);
+        bits |= select(0u, BAD_LENGTHS, is_cut(given, length));
+    }
+    // The corpus is as long for every request: one workgroup scans it for many.
     var of_corpus = params.corpus_size;
     if has(HAS_CORPUS_LENGTH) {
         let words = params.corpus_length_words;
-        at = params.at.b4 * words;
-        let known = integer(corpus_length[at], corpus_length[at + words - 1u], words);
-        of_corpus = cut_length(known, params.corpus_size);
-        if is_cut(known, of_corpus) {
-            bits = BAD_LENGTHS;
-        }
+        let at = params.at.b4 * words;
+        let given = integer(corpus_length[at], corpus_length[at + words - 1u], words);
+        of_corpus = cut_length(given, params.corpus_size);
+        bits |= select(0u, BAD_LENGTHS, is_known && is_cut(given, of_corpus));
     }
+    // A text of another window has no tokens here.
+    length = select(0u, length, is_here);
+    store(row, SLOT, select(NONE, slot - params.slot0, is_here));
     var pattern = 0u;
     let longest = min(params.max_match, length);
     while pattern < longest && !is_negative(own_token(row, length - 1u - pattern)) {
         pattern += 1u;
     }
-    var last = vec2(0u);
+    var last = vec2(NONE);
     if length > 0u {
         last = own_token(row, length - 1u);
+    }
+    var limit = params.n;
+    if has(HAS_MAX_DRAFTS) {
+        limit = min(limit, u32(max(max_drafts[params.at.b6 + request], 0)));
     }
     store(row, LENGTH, length);
     store(row, CORPUS, of_corpus);
@@ -227,6 +259,8 @@ fn prepare(
     store(row, OFFER, 0u);
     store(row, DEPTH, 0u);
     store(row, DONE, 0u);
+    store(row, LIMIT, limit);
+    store(row, HERE, select(0u, 1u, is_here || (!is_known && params.slot0 == 0u)));
 }
 
 // ---- pass 6 ---------------------------------------------------------------------
@@ -285,7 +319,7 @@ fn offer_children(
     }
     workgroupBarrier();
     var now = offered;
-    let wanted = min(params.width, params.n - node);
+    let wanted = min(params.width, load(row, LIMIT) - node);
     for (var child = 0u; child < wanted; child++) {
         // More windows first, then the more recent window.
         var own = 0u;
@@ -341,9 +375,10 @@ fn grow(
         return;
     }
     let depths = u32(params.drafts_per_match * f32(load(row, LONGEST)));
-    let limit = tell(min(params.n, depths), thread);
+    let max_nodes = tell(load(row, LIMIT), thread);
+    let limit = tell(min(max_nodes, depths), thread);
     var is_done = false;
-    for (var step = 0u; step < params.steps && nodes < params.n; step++) {
+    for (var step = 0u; step < params.steps && nodes < max_nodes; step++) {
         if depth < limit {
             offered = offer_children(row, offer, nodes, depth, windows, offered, thread);
         }
@@ -401,7 +436,7 @@ fn finish(
     // A thread more than there are drafts, for what a request has without drafts.
     let row = index / (params.n + 1u);
     let column = index % (params.n + 1u);
-    if row >= params.row1 - params.row0 {
+    if row >= params.row1 - params.row0 || load(row, HERE) == 0u {
         return;
     }
     let request = params.row0 + row;
@@ -418,17 +453,21 @@ fn finish(
         return;
     }
     let node = nodes_at() + column * NODE;
+    // -1 where the text has no tokens.
     var token = vec2(NONE);
+    if has(PAD_WITH_LAST) {
+        token = vec2(load(row, LAST_LOW), load(row, LAST_HIGH));
+    }
     var parent = NONE;
     var share = 0.0;
     if column < nodes {
         token = vec2(load(row, node), load(row, node + 1u));
         parent = load(row, node + 2u);
-        share = f32(load(row, node + 3u)) / f32(load(row, WINDOWS));
+        share = f32((load(row, node + 3u) << 20u) / load(row, WINDOWS)) * (1.0 / 1048576.0);
     }
-    let draft = (params.at.b2 + request * params.drafts_stride + column) * TOKEN_WORDS;
+    let draft = (params.at.b2 + request * params.drafts_stride + column) * DRAFT_WORDS;
     drafts[draft] = token.x;
-    if TOKEN_WORDS == 2u {
+    if DRAFT_WORDS == 2u {
         drafts[draft + 1u] = token.y;
     }
     if has(HAS_PARENTS) {
@@ -459,7 +498,7 @@ fn link(
     let index = group_index(group, groups) * 64u + thread;
     let row = index / (params.n + 1u);
     let node = index % (params.n + 1u);
-    if row >= params.row1 - params.row0 {
+    if row >= params.row1 - params.row0 || load(row, HERE) == 0u {
         return;
     }
     let request = params.row0 + row;

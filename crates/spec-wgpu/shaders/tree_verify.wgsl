@@ -2,19 +2,37 @@
 //!include integers
 // tree_verify: walks each request's tree of drafts along the tokens that the target chose.
 //
-// A workgroup owns a request: thread 0 walks, and all threads pad the rows. Bytes moved: four
-// numbers per child that the walk looks at, and the output rows. The loads of a walk depend on each
-// other; only the work of other requests hides their latency.
+// A workgroup owns a request. Entry points, each for another kind of call:
+//
+// * `main`   trees: thread 0 walks, and all threads pad the rows.
+// * `packed` trees whose target tokens are packed rows. It has no binding left for `num_tokens`,
+//            which `count` finds from the nodes that `packed` wrote, a thread per request.
+// * `chain`  chains: a thread has a node, and says whether the next node's token is the one that the
+//            target chose. The first thread where it is not ends the walk.
+//
+// Bytes moved: four numbers per child that the walk looks at, two for a node of a chain, and the
+// output rows. The loads of a tree's walk depend on each other; only the work of other requests
+// hides their latency.
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> draft_tokens: array<u32>;
 @group(0) @binding(2) var<storage, read> target_tokens: array<u32>;
-@group(0) @binding(3) var<storage, read> first_child: array<u32>;
-@group(0) @binding(4) var<storage, read> next_sibling: array<u32>;
 @group(0) @binding(5) var<storage, read_write> tokens: array<u32>;
 @group(0) @binding(6) var<storage, read_write> path: array<u32>;
-@group(0) @binding(7) var<storage, read_write> num_tokens: array<u32>;
+// main, packed
+@group(0) @binding(3) var<storage, read> first_child: array<u32>;
+@group(0) @binding(4) var<storage, read> next_sibling: array<u32>;
+// packed, chain
+@group(0) @binding(7) var<storage, read> row_offsets: array<u32>;
+// main, packed, chain
 @group(0) @binding(8) var<storage, read_write> flags: array<atomic<u32>>;
+// main
+@group(0) @binding(7) var<storage, read_write> num_tokens: array<u32>;
+// chain
+@group(0) @binding(3) var<storage, read_write> num_of_chains: array<u32>;
+// count
+@group(0) @binding(1) var<storage, read> walked: array<u32>;
+@group(0) @binding(2) var<storage, read_write> num_of_packed: array<u32>;
 
 const THREADS = 64u;
 // NONE is no node; BROKEN is an invalid pointer.
@@ -26,7 +44,16 @@ const NO_TOKEN = 0xffffffffu;
 const OUT_OF_RANGE = 2u;
 const BAD_LENGTHS = 4u;
 
+// Arguments that are there, and their form: `params.has`.
+const HAS_FLAGS = 1u;
+const HAS_OFFSETS = 2u;
+const PACKED_DRAFT = 4u;
+
 var<workgroup> emitted: u32;
+
+fn has(bit: u32) -> bool {
+    return (params.has & bit) != 0u;
+}
 
 // A token from its 64 bits: NO_TOKEN for a value below 0 or from 2^31 on.
 fn token(value: vec2<u32>) -> u32 {
@@ -43,15 +70,16 @@ fn pointer(value: vec2<u32>) -> u32 {
     return select(BROKEN, value.x, fits);
 }
 
-fn draft_of(request: u32, node: u32) -> u32 {
+// Draft token `index` of the binding, and the same of the target's tokens.
+fn draft_at(index: u32) -> u32 {
     let words = params.draft_words;
-    let at = (params.at.b1 + request * params.draft_stride + node) * words;
+    let at = (params.at.b1 + index) * words;
     return token(integer(draft_tokens[at], draft_tokens[at + words - 1u], words));
 }
 
-fn target_of(request: u32, node: u32) -> u32 {
+fn target_at(index: u32) -> u32 {
     let words = params.target_words;
-    let at = (params.at.b2 + request * params.target_stride + node) * words;
+    let at = (params.at.b2 + index) * words;
     return token(integer(target_tokens[at], target_tokens[at + words - 1u], words));
 }
 
@@ -67,6 +95,52 @@ fn next_of(request: u32, node: u32) -> u32 {
     return pointer(integer(next_sibling[at], next_sibling[at + words - 1u], words));
 }
 
+// ---- rows -----------------------------------------------------------------------
+
+// Where the target's tokens of a request lie.
+struct TargetRows {
+    // The row of node 0.
+    first: u32,
+    // How many nodes have a row, and how many rows the offsets say that there are: fewer nodes have
+    // a row where the offsets pass the end.
+    nodes: u32,
+    said: u32,
+    // The flag of a walk that stops before a node without a row.
+    missing: u32,
+}
+
+fn all_rows(request: u32) -> TargetRows {
+    return TargetRows(request * params.target_stride, params.nodes, params.nodes, 0u);
+}
+
+fn offset_at(request: u32) -> vec2<u32> {
+    let words = params.offset_words;
+    let at = (params.at.b7 + request) * words;
+    return integer(row_offsets[at], row_offsets[at + words - 1u], words);
+}
+
+fn packed_rows(request: u32) -> TargetRows {
+    let start = offset_at(request);
+    let end = offset_at(request + 1u);
+    let is_none = all(start == end);
+    var rows = TargetRows(0u, 0u, 0u, select(BAD_LENGTHS, 0u, is_none));
+    // Where node 0 has no row, no walk begins.
+    if start.y != 0u || start.x >= params.rows || bitcast<i32>(end.y) < 0 {
+        return rows;
+    }
+    // No node has a number so large that it needs more than 32 bits.
+    let last = select(0xffffffffu, end.x, end.y == 0u);
+    if last <= start.x {
+        return rows;
+    }
+    rows.first = start.x;
+    rows.said = last - start.x;
+    rows.nodes = min(rows.said, params.rows - start.x);
+    return rows;
+}
+
+// ---- paths ----------------------------------------------------------------------
+
 // `high` is the high word of `value` as 64 bits.
 fn put(request: u32, col: u32, value: u32, node: u32, high: u32) {
     let at = (params.at.b5 + request * params.tokens_stride + col) * params.tokens_words;
@@ -81,6 +155,18 @@ fn put(request: u32, col: u32, value: u32, node: u32, high: u32) {
     }
 }
 
+fn pad(request: u32, from_col: u32, thread: u32) {
+    for (var i = from_col + thread; i <= params.max_depth; i += THREADS) {
+        put(request, i, 0xffffffffu, 0xffffffffu, 0xffffffffu);
+    }
+}
+
+fn raise(bits: u32) {
+    if bits != 0u && has(HAS_FLAGS) {
+        atomicOr(&flags[params.at.b8], bits);
+    }
+}
+
 // The first child of `node` with the token `wanted`. BROKEN if a pointer is bad, or if the walk has
 // looked at as many children as there are nodes; NONE if no child has the token.
 fn follow(request: u32, node: u32, wanted: u32, looked: ptr<function, u32>) -> u32 {
@@ -90,7 +176,7 @@ fn follow(request: u32, node: u32, wanted: u32, looked: ptr<function, u32>) -> u
         if child == BROKEN || *looked == params.nodes {
             return BROKEN;
         }
-        if draft_of(request, child) == wanted {
+        if draft_at(request * params.draft_stride + child) == wanted {
             return child;
         }
         child = next_of(request, child);
@@ -99,13 +185,17 @@ fn follow(request: u32, node: u32, wanted: u32, looked: ptr<function, u32>) -> u
 }
 
 // Writes the path and returns its number of tokens.
-fn walk(request: u32) -> u32 {
+fn walk(request: u32, rows: TargetRows) -> u32 {
     var looked = 0u;
     var node = 0u;
     var depth = 0u;
     var bits = 0u;
     loop {
-        let wanted = target_of(request, node);
+        if node >= rows.nodes {
+            bits = rows.missing;
+            break;
+        }
+        let wanted = target_at(rows.first + node);
         put(request, depth, select(wanted, 0u, wanted == NO_TOKEN), node, 0u);
         depth += 1u;
         if wanted == NO_TOKEN {
@@ -123,9 +213,7 @@ fn walk(request: u32) -> u32 {
             break;
         }
     }
-    if bits != 0u && params.has_flags != 0u {
-        atomicOr(&flags[params.at.b8], bits);
-    }
+    raise(bits);
     return depth;
 }
 
@@ -140,11 +228,120 @@ fn main(
         return;
     }
     if thread == 0u {
-        emitted = walk(request);
+        emitted = walk(request, all_rows(request));
         num_tokens[params.at.b7 + request] = emitted;
     }
-    let count = workgroupUniformLoad(&emitted);
-    for (var i = count + thread; i <= params.max_depth; i += THREADS) {
-        put(request, i, 0xffffffffu, 0xffffffffu, 0xffffffffu);
+    pad(request, workgroupUniformLoad(&emitted), thread);
+}
+
+@compute @workgroup_size(THREADS)
+fn packed(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let request = group_index(group, groups);
+    if request >= params.at.groups {
+        return;
     }
+    if thread == 0u {
+        emitted = walk(request, packed_rows(request));
+    }
+    pad(request, workgroupUniformLoad(&emitted), thread);
+}
+
+// The number of tokens of each request: of the nodes of its path, the first -1 comes behind them.
+@compute @workgroup_size(THREADS)
+fn count(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let request = group_index(group, groups) * THREADS + thread;
+    if request >= params.requests {
+        return;
+    }
+    var low = 0u;
+    var high = params.max_depth + 1u;
+    while low < high {
+        let middle = low + (high - low) / 2u;
+        let at = (params.at.b1 + request * params.path_stride + middle) * params.path_words;
+        if walked[at] == NONE {
+            high = middle;
+        } else {
+            low = middle + 1u;
+        }
+    }
+    num_of_packed[params.at.b2 + request] = low;
+}
+
+// ---- chains ---------------------------------------------------------------------
+
+// The first node at which a walk stops, of those that the threads looked at.
+var<workgroup> stop: atomic<u32>;
+var<workgroup> stopped: u32;
+
+@compute @workgroup_size(THREADS)
+fn chain(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let request = group_index(group, groups);
+    if request >= params.at.groups {
+        return;
+    }
+    var rows = all_rows(request);
+    if has(HAS_OFFSETS) {
+        rows = packed_rows(request);
+    }
+    let nodes = min(params.nodes, rows.said);
+    let drafts = select(request * params.draft_stride, rows.first, has(PACKED_DRAFT));
+    if thread == 0u {
+        atomicStore(&stop, NONE);
+        stopped = select(NONE, 0u, rows.nodes == 0u);
+        if rows.nodes == 0u {
+            raise(rows.missing);
+        }
+    }
+    var count = workgroupUniformLoad(&stopped);
+    for (var base = 0u; count == NONE; base += THREADS) {
+        let node = base + thread;
+        let child = node + 1u;
+        let is_there = node < rows.nodes && node <= params.max_depth;
+        let has_child = is_there && node < params.max_depth && child < nodes;
+        let has_row = has_child && child < rows.nodes;
+        var wanted = NO_TOKEN;
+        if is_there {
+            wanted = target_at(rows.first + node);
+        }
+        var follows = has_row && wanted != NO_TOKEN;
+        if follows {
+            follows = draft_at(drafts + child) == wanted;
+        }
+        if !follows {
+            atomicMin(&stop, node);
+        }
+        workgroupBarrier();
+        // The walk reaches the nodes up to the first that stops.
+        let last = atomicLoad(&stop);
+        if node <= last {
+            put(request, node, select(wanted, 0u, wanted == NO_TOKEN), node, 0u);
+        }
+        if node == last {
+            if wanted == NO_TOKEN {
+                raise(OUT_OF_RANGE);
+            } else if has_child && !has_row {
+                raise(rows.missing);
+            }
+        }
+        if thread == 0u {
+            stopped = select(last + 1u, NONE, last == NONE);
+        }
+        count = workgroupUniformLoad(&stopped);
+    }
+    if thread == 0u {
+        num_of_chains[params.at.b3 + request] = count;
+    }
+    pad(request, count, thread);
 }

@@ -401,22 +401,22 @@ pub fn tree_verify(
     let tensors = tree_verify::Tensors::new(tree_verify::Required {
         draft_tokens: drafts.desc(),
         target_tokens: target.desc(),
-        first_child: child.desc(),
-        next_sibling: sibling.desc(),
         tokens: tokens.desc(),
         nodes: nodes.desc(),
         num_tokens: num_tokens.desc(),
-    });
+    })
+    .first_child(child.desc())
+    .next_sibling(sibling.desc());
     let verify = queue.create(&params, &tensors)?;
     let addresses = tree_verify::Addresses::new(tree_verify::Required {
         draft_tokens: drafts.address(),
         target_tokens: target.address(),
-        first_child: child.address(),
-        next_sibling: sibling.address(),
         tokens: tokens.address(),
         nodes: nodes.address(),
         num_tokens: num_tokens.address(),
-    });
+    })
+    .first_child(child.address())
+    .next_sibling(sibling.address());
     // SAFETY: the addresses are those of the tensors described above, held or made in this queue.
     unsafe { queue.run(&verify, addresses)? };
     Ok((tokens.tensor(), nodes.tensor()))

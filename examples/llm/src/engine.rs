@@ -212,12 +212,12 @@ impl Verifier<'_> {
         let buffers = Buffers::new(Required {
             draft_tokens: rows.into(),
             target_tokens: chosen.into(),
-            first_child: (&links.first_child).into(),
-            next_sibling: (&links.next_sibling).into(),
             tokens: (&mut tokens).into(),
             nodes: (&mut path).into(),
             num_tokens: (&mut num_tokens).into(),
         })
+        .first_child(&links.first_child)
+        .next_sibling(&links.next_sibling)
         .flags(&mut flags);
         watch.measure(TreeVerify::NAME, || operator.call(&mut self.workspace, buffers))?;
         ensure!(flags == [0], "tree_verify: flags {}", flags[0]);

@@ -84,6 +84,12 @@ fn suffix_lookup() {
             ("tokens", BadTensorDtype, |_, t| t.tokens = TensorDesc::new(F32, [4, 100])),
             ("tokens", BadTensorStrides, |_, t| t.tokens = strided(I64, [4, 100], [1, 4])),
             ("lengths", BadTensorShape, |_, t| t.lengths = TensorDesc::new(I32, [3])),
+            ("requests", BadTensorDtype, |_, t| t.requests = Some(TensorDesc::new(I64, [4]))),
+            ("requests", BadTensorShape, |_, t| t.requests = Some(TensorDesc::new(I32, [4, 1]))),
+            ("drafts", BadTensorShape, |_, t| t.requests = Some(TensorDesc::new(I32, [5]))),
+            ("max_drafts", BadTensorShape, |_, t| {
+                t.max_drafts = Some(TensorDesc::new(I32, [3]));
+            }),
             ("corpus", BadTensorDtype, |_, t| t.corpus = Some(TensorDesc::new(I32, [9]))),
             ("corpus", BadTensorShape, |_, t| t.corpus = Some(TensorDesc::new(I64, [9, 9]))),
             ("corpus", NullPointer, |_, t| t.corpus = None),
@@ -132,7 +138,19 @@ fn prompt_lookup() {
             ("lengths", BadTensorDtype, |_, t| t.lengths = TensorDesc::new(DType::U32, [4])),
             ("lengths", BadTensorShape, |_, t| t.lengths = TensorDesc::new(I64, [1, 4])),
             ("lengths", BadTensorStrides, |_, t| t.lengths = strided(I64, [4, 1], [3, 1])),
+            ("requests", BadTensorDtype, |_, t| t.requests = Some(TensorDesc::new(I64, [4]))),
+            ("requests", BadTensorShape, |_, t| t.requests = Some(TensorDesc::new(I32, [2, 2]))),
+            ("requests", BadTensorStrides, |_, t| {
+                t.requests = Some(TensorDesc::with_strides(I32, [4], [2]));
+            }),
+            ("drafts", BadTensorShape, |_, t| t.requests = Some(TensorDesc::new(I32, [5]))),
+            ("max_drafts", BadTensorDtype, |_, t| t.max_drafts = Some(TensorDesc::new(I64, [4]))),
+            ("max_drafts", BadTensorShape, |_, t| t.max_drafts = Some(TensorDesc::new(I32, [5]))),
             ("drafts", BadTensorDtype, |_, t| t.drafts = TensorDesc::new(I32, [4, 5])),
+            ("drafts", BadTensorDtype, |_, t| {
+                (t.tokens, t.drafts) =
+                    (TensorDesc::new(I32, [4, 100]), TensorDesc::new(DType::U32, [4, 5]));
+            }),
             ("drafts", BadTensorShape, |_, t| t.drafts = TensorDesc::new(I64, [4, 6])),
             ("drafts", BadTensorStrides, |_, t| t.drafts = strided(I64, [4, 5], [4, 1])),
             ("counts", BadTensorDtype, |_, t| t.counts = TensorDesc::new(I64, [4])),

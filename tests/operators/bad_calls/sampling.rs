@@ -91,7 +91,7 @@ fn rejection_sample() {
 
 #[test]
 fn tree_verify() {
-    use Status::{BadParam, BadTensorDtype, BadTensorShape, BadTensorStrides};
+    use Status::{BadParam, BadTensorDtype, BadTensorShape, BadTensorStrides, NullPointer};
     let params = TreeVerify::new(3);
     let tensors = params.tensors(4, 8);
     check(
@@ -101,8 +101,11 @@ fn tree_verify() {
             ("max_depth", BadParam, |p, _| p.max_depth = i32::MAX as usize),
             ("max_depth", BadParam, |p, _| p.max_depth = usize::MAX),
             ("draft_tokens", BadTensorDtype, |_, t| t.draft_tokens = TensorDesc::new(F32, [4, 8])),
-            ("draft_tokens", BadTensorShape, |_, t| t.draft_tokens = TensorDesc::new(I64, [32])),
+            ("draft_tokens", BadTensorShape, |_, t| {
+                t.draft_tokens = TensorDesc::new(I64, [4, 8, 1]);
+            }),
             ("draft_tokens", BadTensorShape, |_, t| t.draft_tokens = TensorDesc::new(I64, [4, 0])),
+            ("row_offsets", NullPointer, |_, t| t.draft_tokens = TensorDesc::new(I64, [32])),
             ("draft_tokens", BadTensorStrides, |_, t| {
                 t.draft_tokens = strided(I64, [4, 8], [1, 4]);
             }),
@@ -112,9 +115,26 @@ fn tree_verify() {
             ("target_tokens", BadTensorDtype, |_, t| {
                 t.target_tokens = TensorDesc::new(DType::U64, [4, 8]);
             }),
-            ("first_child", BadTensorShape, |_, t| t.first_child = TensorDesc::new(I64, [3, 8])),
+            ("target_tokens", BadTensorShape, |_, t| t.target_tokens = TensorDesc::new(I32, [32])),
+            ("target_tokens", BadTensorShape, |_, t| {
+                t.row_offsets = Some(TensorDesc::new(I32, [5]));
+            }),
+            ("row_offsets", BadTensorShape, |_, t| {
+                t.row_offsets = Some(TensorDesc::new(I32, [4]));
+            }),
+            ("row_offsets", BadTensorDtype, |_, t| {
+                t.row_offsets = Some(TensorDesc::new(DType::U32, [5]));
+            }),
+            ("row_offsets", BadTensorStrides, |_, t| {
+                t.row_offsets = Some(TensorDesc::with_strides(I32, [5], [2]));
+            }),
+            ("first_child", NullPointer, |_, t| t.first_child = None),
+            ("next_sibling", NullPointer, |_, t| t.next_sibling = None),
+            ("first_child", BadTensorShape, |_, t| {
+                t.first_child = Some(TensorDesc::new(I64, [3, 8]));
+            }),
             ("next_sibling", BadTensorDtype, |_, t| {
-                t.next_sibling = TensorDesc::new(DType::U8, [4, 8]);
+                t.next_sibling = Some(TensorDesc::new(DType::U8, [4, 8]));
             }),
             ("tokens", BadTensorShape, |_, t| t.tokens = TensorDesc::new(I32, [4, 3])),
             ("tokens", BadTensorStrides, |_, t| t.tokens = strided(I32, [4, 4], [3, 1])),
@@ -122,6 +142,43 @@ fn tree_verify() {
             ("num_tokens", BadTensorDtype, |_, t| t.num_tokens = TensorDesc::new(I64, [4])),
             ("num_tokens", BadTensorShape, |_, t| t.num_tokens = TensorDesc::new(I32, [5])),
             ("flags", BadTensorShape, |_, t| t.flags = Some(TensorDesc::new(DType::U32, [4]))),
+        ],
+    );
+}
+
+#[test]
+fn packed_tree_verify() {
+    use Status::{BadParam, BadTensorDtype, BadTensorShape, BadTensorStrides, NullPointer};
+    let params = TreeVerify::new(3);
+    let tensors = params.packed_tensors(4, 20);
+    check(
+        &params,
+        &tensors,
+        &[
+            ("row_offsets", NullPointer, |_, t| t.row_offsets = None),
+            ("row_offsets", BadTensorShape, |_, t| {
+                t.row_offsets = Some(TensorDesc::new(I32, [0]));
+            }),
+            ("row_offsets", BadTensorShape, |_, t| {
+                t.row_offsets = Some(TensorDesc::new(I32, [5, 1]));
+            }),
+            ("draft_tokens", BadTensorStrides, |_, t| {
+                t.draft_tokens = TensorDesc::with_strides(I64, [20], [2]);
+            }),
+            ("target_tokens", BadTensorShape, |_, t| t.target_tokens = TensorDesc::new(I32, [19])),
+            ("target_tokens", BadTensorShape, |_, t| {
+                t.target_tokens = TensorDesc::new(I32, [4, 5]);
+            }),
+            ("target_tokens", BadTensorDtype, |_, t| {
+                t.target_tokens = TensorDesc::new(F32, [20]);
+            }),
+            ("first_child", BadParam, |_, t| {
+                t.first_child = Some(TensorDesc::new(I32, [4, 5]));
+                t.next_sibling = t.first_child;
+            }),
+            ("tokens", BadTensorShape, |_, t| {
+                t.row_offsets = Some(TensorDesc::new(I32, [6]));
+            }),
         ],
     );
 }

@@ -129,12 +129,12 @@ fn tree() {
             let buffers = tree_verify::Buffers::new(tree_verify::Required {
                 draft_tokens: draft.view(),
                 target_tokens: target.view(),
-                first_child: first_child.view(),
-                next_sibling: next_sibling.view(),
                 tokens: tokens.view_mut(),
                 nodes: nodes.view_mut(),
                 num_tokens: counts.view_mut(),
             })
+            .first_child(&first_child)
+            .next_sibling(&next_sibling)
             .flags(flags.view_mut());
             op.call(&mut workspace, buffers)?;
             let (tokens, nodes) = (tokens.to_vec()?, nodes.to_vec()?);

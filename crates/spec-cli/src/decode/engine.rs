@@ -266,12 +266,12 @@ impl Verifier {
         let buffers = Buffers::new(Required {
             draft_tokens: (&self.draft_tokens).into(),
             target_tokens: (&self.target_tokens).into(),
-            first_child: (&self.first_child).into(),
-            next_sibling: (&self.next_sibling).into(),
             tokens: (&mut self.tokens).into(),
             nodes: (&mut self.nodes).into(),
             num_tokens: (&mut self.num_tokens).into(),
         })
+        .first_child(&self.first_child)
+        .next_sibling(&self.next_sibling)
         .flags(&mut self.flags);
         watch.measure(TreeVerify::NAME, || operator.call(&mut self.workspace, buffers))?;
         self.emitted(nodes, vocab)

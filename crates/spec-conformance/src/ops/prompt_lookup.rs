@@ -1,6 +1,7 @@
 use super::ngram::per_request;
+use super::texts;
 use crate::Rng;
-use crate::case::{Argument, Case, Recomposed, Rows, Subject};
+use crate::case::{Case, Recomposed, Subject};
 use crate::plain;
 use crate::tensor::Tensor;
 use spec_core::ops::prompt_lookup::PromptLookup;
@@ -28,11 +29,13 @@ impl Subject for PromptLookup {
             .min_ngram(rng.between(1, max_ngram))
             .max_ngram(max_ngram)
             .max_draft(max_draft)
-            .occurrence(rng.choice());
+            .occurrence(rng.choice())
+            .pad_with_last(rng.chance(3));
         let token = rng.token_dtype();
-        let tokens = (0..batch).flat_map(|_| text(rng, max_len)).collect();
+        let slots = texts::slots(rng, batch);
+        let tokens = (0..slots).flat_map(|_| text(rng, max_len)).collect();
         let wild = rng.pick(&[12, 1_000_000]);
-        let lengths: Vec<i64> = (0..batch)
+        let lengths: Vec<i64> = (0..slots)
             .map(|_| match rng.chance(wild) {
                 false => rng.between(max_len / 2, max_len) as i64,
                 true => rng.pick(&[0, -1, i64::MIN, i64::MAX, 1 << 31, max_len as i64 + 1, 1]),
@@ -41,25 +44,18 @@ impl Subject for PromptLookup {
         let lengths = Rng::integers(rng.int_dtype(), lengths);
         let column = rng.chance(3);
         let counts: &[usize] = if column { &[batch, 1] } else { &[batch] };
-        Case::new(operator)
-            .input("tokens", Tensor::matrix(Rng::integers(token, tokens), batch, max_len))
-            .input("lengths", per_request(lengths, column))
-            .output("drafts", token, &[batch, max_draft])
+        let case = Case::new(operator)
+            .input("tokens", Tensor::matrix(Rng::integers(token, tokens), slots, max_len))
+            .input("lengths", per_request(lengths, column));
+        texts::with_requests(case, rng, (slots, batch), max_draft)
+            .output("drafts", texts::drafts_dtype(rng, token), &[batch, max_draft])
             .output("counts", DType::I32, counts)
             .in_place("flags", Tensor::vector(rng.flags()))
     }
 
     /// Some of the requests, in another order, some of them twice.
     fn recomposed(case: &Case<Self>, rng: &mut Rng) -> Recomposed<Self> {
-        let batch = case.get("drafts").map_or(0, Tensor::rows);
-        let wanted = if batch == 0 { 0 } else { rng.between(0, batch + 3) };
-        let requests: Vec<usize> = (0..wanted).map(|_| rng.below(batch)).collect();
-        let case = case.map(|Argument { name, tensor, .. }| match *name {
-            "flags" => tensor.clone(),
-            _ => tensor.pick(&requests),
-        });
-        let rows = Rows::Of(requests);
-        Recomposed { case, rows: vec![("drafts", rows.clone()), ("counts", rows)] }
+        texts::recomposed(case, rng, &["drafts", "counts"])
     }
 }
 

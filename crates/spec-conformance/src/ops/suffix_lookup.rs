@@ -1,6 +1,7 @@
 use super::ngram::per_request;
+use super::texts;
 use crate::Rng;
-use crate::case::{Argument, Case, Recomposed, Rows, Subject};
+use crate::case::{Case, Recomposed, Subject};
 use crate::plain;
 use crate::tensor::Tensor;
 use spec_core::ops::suffix_lookup::SuffixLookup;
@@ -26,21 +27,24 @@ impl Subject for SuffixLookup {
             .max_windows(rng.pick(&[1, 2, 8, 64, 64, 1024]))
             .width(rng.pick(&[1, 1, 2, 3, 4, 100]))
             .min_share(rng.pick(&[0.0, 0.0, 0.1, 0.3, 0.7, 1.0]))
-            .drafts_per_match(rng.pick(&[64.0, 64.0, 64.0, 0.0, 0.4, 1.0, 3.3]));
+            .drafts_per_match(rng.pick(&[64.0, 64.0, 64.0, 0.0, 0.4, 1.0, 3.3]))
+            .pad_with_last(rng.chance(3));
         let dtype = rng.token_dtype();
         let words = Words::new(rng);
-        let texts = (0..batch).flat_map(|_| words.text(rng, max_len)).collect();
+        let slots = texts::slots(rng, batch);
+        let texts = (0..slots).flat_map(|_| words.text(rng, max_len)).collect();
         let wild = rng.pick(&[8, 1_000_000]);
         let length = |rng: &mut Rng, max: usize| match rng.chance(wild) {
             false => rng.between(max / 2, max) as i64,
             true => rng.pick(&[0, -1, i64::MIN, i64::MAX, 1 << 31, max as i64 + 1, 1]),
         };
-        let lengths = (0..batch).map(|_| length(rng, max_len)).collect();
+        let lengths = (0..slots).map(|_| length(rng, max_len)).collect();
         let lengths = Rng::integers(rng.int_dtype(), lengths);
         let column = rng.chance(3);
         let mut case = Case::new(operator)
-            .input("tokens", Tensor::matrix(Rng::integers(dtype, texts), batch, max_len))
+            .input("tokens", Tensor::matrix(Rng::integers(dtype, texts), slots, max_len))
             .input("lengths", per_request(lengths, column));
+        case = texts::with_requests(case, rng, (slots, batch), n);
         if rng.chance(2) {
             // Some corpora are so long that several threads, blocks or workgroups share them.
             let m = rng.size(if rng.rare(60) { 40_000 } else { 200 });
@@ -52,7 +56,8 @@ impl Subject for SuffixLookup {
             }
         }
         let counts: &[usize] = if column { &[batch, 1] } else { &[batch] };
-        case = case.output("drafts", dtype, &[batch, n]).output("counts", DType::I32, counts);
+        let drafts = texts::drafts_dtype(rng, dtype);
+        case = case.output("drafts", drafts, &[batch, n]).output("counts", DType::I32, counts);
         let optional = [
             ("parents", DType::I32, n),
             ("first_child", DType::I32, n + 1),
@@ -72,13 +77,6 @@ impl Subject for SuffixLookup {
 
     /// Some of the requests, in another order, some of them twice.
     fn recomposed(case: &Case<Self>, rng: &mut Rng) -> Recomposed<Self> {
-        let batch = case.get("tokens").map_or(0, Tensor::rows);
-        let wanted = if batch == 0 { 0 } else { rng.between(0, batch + 3) };
-        let requests: Vec<usize> = (0..wanted).map(|_| rng.below(batch)).collect();
-        let case = case.map(|Argument { name, tensor, .. }| match *name {
-            "flags" | "corpus" | "corpus_length" => tensor.clone(),
-            _ => tensor.pick(&requests),
-        });
         let written = [
             "drafts",
             "counts",
@@ -88,9 +86,7 @@ impl Subject for SuffixLookup {
             "shares",
             "match_lengths",
         ];
-        let given = written.into_iter().filter(|name| case.get(name).is_some());
-        let rows = given.map(|name| (name, Rows::Of(requests.clone()))).collect();
-        Recomposed { case, rows }
+        texts::recomposed(case, rng, &written)
     }
 }
 

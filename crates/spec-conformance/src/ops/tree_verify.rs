@@ -15,42 +15,114 @@ impl Subject for TreeVerify {
     fn random(rng: &mut Rng) -> Case<Self> {
         // Rare batches are so large that several threads share them.
         let batch = rng.size(if rng.rare(50) { 200 } else { 12 });
-        let nodes = rng.pick(&[1, 2, 3, 8, 33, 64, 64, 100, 700]);
+        let nodes = rng.pick(&[1, 2, 3, 8, 32, 33, 64, 64, 100, 700]);
         let nodes = if nodes > 100 && !rng.rare(30) { 17 } else { nodes };
         let max_depth = rng.pick(&[0, 1, 3, 7, nodes, 2 * nodes]);
-        let mut tree = Trees::new(rng, batch, nodes);
+        let is_chain = rng.chance(2);
+        let mut tree = Trees::new(rng, batch, nodes, is_chain);
         if rng.chance(4) {
             tree.spoil(rng, nodes);
         }
         let ids = [DType::I32, DType::U32, DType::I64];
-        let input = |rng: &mut Rng, values: Vec<i64>| {
-            let data = Rng::integers(rng.pick(&ids), values);
+        let input = |rng: &mut Rng, values: &[i64]| {
+            let data = Rng::integers(rng.pick(&ids), values.to_vec());
             Tensor { data, shape: vec![batch, nodes] }
         };
+        let mut case = Case::new(TreeVerify::new(max_depth));
+        let packed = rng.chance(2).then(|| Packed::new(rng, batch, nodes));
+        match &packed {
+            Some(packed) if is_chain && rng.chance(2) => {
+                let draft = packed.pack(&tree.draft, nodes);
+                case = case.input("draft_tokens", vector(rng, draft));
+            }
+            _ => case = case.input("draft_tokens", input(rng, &tree.draft)),
+        }
+        if let Some(packed) = packed {
+            let target = packed.pack(&tree.target, nodes);
+            let offsets = packed.offsets(rng, target.len() as i64);
+            let offsets = Rng::integers(rng.int_dtype(), offsets);
+            case = case
+                .input("target_tokens", vector(rng, target))
+                .input("row_offsets", Tensor::vector(offsets));
+        } else {
+            case = case.input("target_tokens", input(rng, &tree.target));
+        }
+        if !is_chain {
+            case = case
+                .input("first_child", input(rng, &tree.first_child))
+                .input("next_sibling", input(rng, &tree.next_sibling));
+        }
         let path = [batch, max_depth + 1];
-        Case::new(TreeVerify::new(max_depth))
-            .input("draft_tokens", input(rng, tree.draft))
-            .input("target_tokens", input(rng, tree.target))
-            .input("first_child", input(rng, tree.first_child))
-            .input("next_sibling", input(rng, tree.next_sibling))
-            .output("tokens", rng.pick(&ids), &path)
+        case.output("tokens", rng.pick(&ids), &path)
             .output("nodes", rng.pick(&ids), &path)
             .output("num_tokens", DType::I32, &[batch])
             .in_place("flags", Tensor::vector(rng.flags()))
     }
 
-    /// Some of the requests, in another order, some of them twice.
+    /// Some of the requests, in another order, some of them twice. Requests with packed rows share
+    /// the offset between them, so of these a range stays, whose rows stay where they are.
     fn recomposed(case: &Case<Self>, rng: &mut Rng) -> Recomposed<Self> {
         let batch = case.get("tokens").map_or(0, Tensor::rows);
-        let wanted = if batch == 0 { 0 } else { rng.between(0, batch + 3) };
-        let requests: Vec<usize> = (0..wanted).map(|_| rng.below(batch)).collect();
-        let case = case.map(
-            |Argument { name, tensor, .. }| {
-                if *name == "flags" { tensor.clone() } else { tensor.pick(&requests) }
-            },
-        );
+        let is_packed = case.get("row_offsets").is_some();
+        let requests: Vec<usize> = match is_packed {
+            true => {
+                let first = rng.between(0, batch);
+                (first..rng.between(first, batch)).collect()
+            }
+            false if batch == 0 => Vec::new(),
+            false => (0..rng.between(0, batch + 3)).map(|_| rng.below(batch)).collect(),
+        };
+        let first = requests.first().copied().unwrap_or(0);
+        let offsets: Vec<usize> = (first..=first + requests.len()).collect();
+        let case = case.map(|Argument { name, tensor, .. }| match *name {
+            "flags" => tensor.clone(),
+            "row_offsets" => tensor.pick(&offsets),
+            "draft_tokens" | "target_tokens" if tensor.shape.len() == 1 => tensor.clone(),
+            _ => tensor.pick(&requests),
+        });
         let rows = ["tokens", "nodes", "num_tokens"].map(|name| (name, Rows::Of(requests.clone())));
         Recomposed { case, rows: rows.into() }
+    }
+}
+
+/// Tokens of any type as a vector.
+fn vector(rng: &mut Rng, values: Vec<i64>) -> Tensor {
+    Tensor::vector(Rng::integers(rng.pick(&[DType::I32, DType::U32, DType::I64]), values))
+}
+
+/// How many packed rows each request has.
+struct Packed(Vec<usize>);
+
+impl Packed {
+    /// As many rows as nodes; or fewer for some requests.
+    fn new(rng: &mut Rng, batch: usize, nodes: usize) -> Self {
+        let is_short = rng.chance(2);
+        let rows = |rng: &mut Rng| if is_short { rng.between(0, nodes) } else { nodes };
+        Packed((0..batch).map(|_| rows(rng)).collect())
+    }
+
+    /// The rows of all requests, one request after the other.
+    fn pack(&self, tokens: &[i64], nodes: usize) -> Vec<i64> {
+        let requests = self.0.iter().zip(tokens.chunks(nodes));
+        requests.flat_map(|(&rows, of_request)| &of_request[..rows]).copied().collect()
+    }
+
+    /// Where the rows of each request begin, and where the last ones end; in some cases bad.
+    fn offsets(&self, rng: &mut Rng, rows: i64) -> Vec<i64> {
+        let mut offsets = vec![0];
+        for rows in &self.0 {
+            offsets.push(offsets[offsets.len() - 1] + *rows as i64);
+        }
+        if rng.chance(3) {
+            for _ in 0..rng.between(1, 1 + offsets.len() / 3) {
+                let at = rng.below(offsets.len());
+                let near = offsets[at] + rng.between(0, 6) as i64 - 3;
+                let other = offsets[rng.below(offsets.len())];
+                let wild = [near, near, other, -1, rows, rows + 1, 1 << 31, i64::MIN, i64::MAX];
+                offsets[at] = rng.pick(&wild);
+            }
+        }
+        offsets
     }
 }
 
@@ -63,8 +135,8 @@ struct Trees {
 }
 
 impl Trees {
-    /// Trees of several forms, whose target tokens mostly equal a draft.
-    fn new(rng: &mut Rng, batch: usize, nodes: usize) -> Self {
+    /// Trees of several forms, or chains, whose target tokens mostly equal a draft.
+    fn new(rng: &mut Rng, batch: usize, nodes: usize, are_chains: bool) -> Self {
         let mut trees = Trees {
             draft: Vec::new(),
             target: Vec::new(),
@@ -74,7 +146,7 @@ impl Trees {
         for _ in 0..batch {
             // A small vocabulary, in which siblings are often equal, or a large one.
             let tokens = rng.pick(&[2, 5, 1 << 17, 1 << 31]);
-            let parents: Vec<i32> = match rng.below(3) {
+            let parents: Vec<i32> = match if are_chains { 0 } else { rng.below(3) } {
                 0 => (0..nodes as i32).map(|node| node - 1).collect(),
                 1 => (0..nodes as i32).map(|node| (node - 1) / 3).collect(),
                 _ => (0..nodes).map(|node| rng.below(node.max(1)) as i32).collect(),

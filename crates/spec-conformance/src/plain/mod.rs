@@ -15,6 +15,7 @@ pub(crate) mod prompt_lookup;
 pub(crate) mod rejection_sample;
 pub(crate) mod sample_logits;
 pub(crate) mod suffix_lookup;
+mod texts;
 pub(crate) mod topk_router;
 pub(crate) mod tree_verify;
 pub(crate) mod unique;

@@ -1,38 +1,30 @@
 //! `prompt_lookup` by its definition: compares every window, for every pattern length from the
 //! longest down.
 
-use spec_core::flags::BAD_LENGTHS;
+use spec_core::Result;
 use spec_core::ops::PromptLookup;
 use spec_core::ops::prompt_lookup::{Buffers, Occurrence, Plan};
 use spec_core::options::unknown;
-use spec_core::{DType, Element, Result};
 
-use crate::host::{ints, raise, slice_mut, tokens};
+use super::texts;
+use crate::host::{put_tokens, raise, slice_mut};
 
 /// Looks up every request.
 pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
-    match plan.tokens.dtype {
-        DType::I32 => run_on(plan, buffers, |token| token as i32),
-        DType::U32 => run_on(plan, buffers, |token| token as u32),
-        _ => run_on(plan, buffers, |token| token),
-    }
-}
-
-fn run_on<T: Element>(plan: &Plan, buffers: Buffers<'_>, narrow: impl Fn(i64) -> T) -> Result<()> {
-    let tokens = tokens(buffers.tokens, &plan.tokens)?;
-    let drafts = slice_mut::<T>(buffers.drafts)?;
+    let known = (buffers.tokens, buffers.lengths);
+    let (texts, flags) = texts::of_requests(known, &plan.tokens, buffers.requests)?;
+    let limits = texts::limits(buffers.max_drafts, texts.len(), plan.params.max_draft)?;
     let counts = slice_mut::<i32>(buffers.counts)?;
-    let mut flags = 0;
-    for (b, &given) in ints(buffers.lengths)?.iter().enumerate() {
-        let length = given.clamp(0, plan.tokens.cols as i64);
-        flags |= if length == given { 0 } else { BAD_LENGTHS };
-        let text = &tokens[b * plan.tokens.cols..][..length as usize];
+    let mut drafts = Vec::new();
+    for (b, (text, limit)) in texts.iter().zip(limits).enumerate() {
         let draft = look_up(text, &plan.params);
+        let draft = &draft[..draft.len().min(limit)];
         counts[b] = draft.len() as i32;
-        let padded = draft.iter().copied().chain(std::iter::repeat(-1));
-        let row = &mut drafts[b * plan.drafts.row_stride..][..plan.drafts.cols];
-        row.iter_mut().zip(padded).for_each(|(to, token)| *to = narrow(token));
+        drafts.extend(draft);
+        let padding = texts::padding(text, plan.params.pad_with_last);
+        drafts.resize((b + 1) * plan.drafts.cols, padding);
     }
+    put_tokens(buffers.drafts, &plan.drafts, &drafts)?;
     raise(buffers.flags, flags)
 }
 

@@ -8,32 +8,36 @@ use spec_core::ops::SuffixLookup;
 use spec_core::ops::suffix_lookup::{Buffers, Plan};
 use spec_core::{Matrix, Result, ViewMut};
 
-use crate::host::{ints, put_tokens, raise, slice_mut, tokens, unpack};
+use super::texts;
+use crate::host::{ints, put_tokens, raise, slice_mut, unpack};
 
 /// Looks up every request.
 pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
-    let texts = tokens(buffers.tokens, &plan.tokens)?;
-    let mut flags = 0;
-    let mut cut = |given: i64, max: usize| {
-        let within = given.clamp(0, max as i64);
-        flags |= if within == given { 0 } else { BAD_LENGTHS };
-        within as usize
+    let is_idle = match buffers.requests {
+        Some(requests) => ints(requests)?.iter().all(|&request| request == -1),
+        None => plan.tokens.rows == 0,
     };
+    let known = (buffers.tokens, buffers.lengths);
+    let (texts, mut flags) = texts::of_requests(known, &plan.tokens, buffers.requests)?;
     let corpus = buffers.corpus.map(ints).transpose()?.unwrap_or_default();
     let corpus = match buffers.corpus_length.map(ints).transpose()? {
         // Without requests, `corpus_length` is not read and sets no flag.
-        Some(length) if plan.tokens.rows > 0 => &corpus[..cut(length[0], corpus.len())],
+        Some(length) if !is_idle => {
+            let within = length[0].clamp(0, corpus.len() as i64);
+            flags |= if within == length[0] { 0 } else { BAD_LENGTHS };
+            &corpus[..within as usize]
+        }
         _ => &corpus[..],
     };
     let n = plan.drafts.cols;
+    let limits = texts::limits(buffers.max_drafts, texts.len(), n)?;
     let (mut drafts, mut parents, mut shares) = (Vec::new(), Vec::new(), Vec::new());
     let (mut first_child, mut next_sibling) = (Vec::new(), Vec::new());
     let (mut counts, mut match_lengths) = (Vec::new(), Vec::new());
-    for (request, &given) in ints(buffers.lengths)?.iter().enumerate() {
-        let length = cut(given, plan.tokens.cols);
-        let text = &texts[request * plan.tokens.cols..][..length];
+    for (request, (text, limit)) in texts.iter().zip(limits).enumerate() {
         let Found { windows, length } = find(&plan.params, text, corpus);
-        let tree = grow(&plan.params, &windows, length, n);
+        let mut tree = grow(&plan.params, &windows, length, n);
+        tree.truncate(limit);
         counts.push(tree.len() as i32);
         match_lengths.push(length as i32);
         let rows = [first_child.len(), next_sibling.len()];
@@ -43,14 +47,15 @@ pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
         for (draft, node) in tree.iter().enumerate() {
             drafts.push(node.token);
             parents.push(node.parent as i32);
-            shares.push(node.windows.len() as f32 / windows.len() as f32);
+            let parts = (node.windows.len() << 20) / windows.len();
+            shares.push((parts as f64 / f64::from(1 << 20)) as f32);
             let elder = tree[..draft].iter().rposition(|elder| elder.parent == node.parent);
             match elder {
                 Some(elder) => next[elder + 1] = draft as i32 + 1,
                 None => first[node.parent] = draft as i32 + 1,
             }
         }
-        drafts.resize((request + 1) * n, -1);
+        drafts.resize((request + 1) * n, texts::padding(text, plan.params.pad_with_last));
         parents.resize((request + 1) * n, -1);
         shares.resize((request + 1) * n, 0.0);
     }

@@ -8,6 +8,12 @@
 //! [`Occurrence`] says which window is taken. The draft is
 //! the up to `max_draft` tokens after the window, within the `L` tokens.
 //!
+//! Engines keep texts in slots: with `requests`, request `b` drafts from the text in row
+//! `requests[b]` of `tokens` and `lengths`. `max_drafts` has a limit per request, below `max_draft`.
+//! Behind its drafts a row has -1, which no engine can feed to a model; with `pad_with_last` it has
+//! the text's last token there, so that an engine that always verifies `max_draft` drafts needs no
+//! further step. `counts` says how many drafts there are either way.
+//!
 //! Requests are independent of each other, and there is no token budget: a request
 //! drafts the same tokens alone as in any slot of any batch.
 //!
@@ -17,7 +23,11 @@
 //!              n = 2      draft                              the last 2
 //! ```
 //!
-//! Flag 4: a length below 0 or beyond its row; it is cut to that range.
+//! # Bad data
+//! Flag 4: a length below 0 or beyond its row, which is cut to that range; a request of `requests`
+//! that is neither -1 nor a row of `tokens`, which drafts nothing. A request of -1 is padding: it
+//! drafts nothing, and sets no flag. `drafts` has -1 in all columns of both. A limit of `max_drafts`
+//! outside `0 ..= max_draft` is cut to that range without a flag.
 //!
 //! # Example
 //!
@@ -86,21 +96,31 @@ operator! {
         optional max_draft: usize = 5,
         /// Which occurrence drafts are copied from.
         optional occurrence: Occurrence = Occurrence::Last,
+        /// Whether the text's last token stands behind the drafts, instead of -1. A row whose text
+        /// has no tokens has -1 in all columns.
+        optional pad_with_last: bool = false,
     }
 
     arguments by position {
         /// The text of each request: its prompt, then every token generated so
         /// far, the last one included. Tokens behind `lengths` are not read.
-        required tokens: in [I64, I32, U32] "[batch, most]",
+        required tokens: in [I64, I32, U32] "[slots, most]",
         /// How many tokens each text has. At a request's first step this is the number of tokens of
         /// the prompt, or one more if the token that the prefill generated is already in the text.
-        required lengths: in [I32, I64] "[batch] or [batch, 1]",
-        /// The drafts, of the type of `tokens`, then -1 (the largest value in u32) to
-        /// the row's end.
+        required lengths: in [I32, I64] "[slots] or [slots, 1]",
+        /// The row of `tokens` and `lengths` that each request has; -1 for padding. Absent:
+        /// request b has row b.
+        optional requests: in [I32] "[batch]",
+        /// The largest number of drafts of each request, cut to `0 ..= max_draft`. Absent:
+        /// `max_draft`.
+        optional max_drafts: in [I32] "[batch]",
+        /// The drafts, then -1 (the largest value in u32) or the text's last token to the row's
+        /// end. Of the type of `tokens`; for tokens of 32 bits also i64.
         required drafts: out [I64, I32, U32] "[batch, max_draft]",
         /// The number of drafts of each request, 0 to `max_draft`.
         required counts: out [I32] "[batch] or [batch, 1]",
-        /// Bits for bad data, OR-ed into the word's previous value: 4 a length out of range.
+        /// Bits for bad data, OR-ed into the word's previous value: 4 a length or a request out of
+        /// range.
         optional flags: inout [U32] "[1]",
     }
 }
@@ -114,7 +134,7 @@ impl Default for PromptLookup {
 
 impl PromptLookup {
     /// Packed descriptors for `batch` texts of the type `dtype` in rows of `max` tokens, with
-    /// i32 lengths and without `flags`.
+    /// i32 lengths and without optional arguments.
     pub fn tensors(&self, dtype: DType, batch: usize, max: usize) -> Tensors {
         let per_request = TensorDesc::new(DType::I32, [batch]);
         Tensors::new(
@@ -132,12 +152,23 @@ impl PromptLookup {
 pub struct Plan {
     /// The parameters.
     pub params: PromptLookup,
-    /// The texts.
+    /// The texts; rows are slots.
     pub tokens: Matrix,
     /// The dtype of lengths.
     pub lengths: DType,
-    /// The drafts.
+    /// The drafts; rows are requests.
     pub drafts: Matrix,
+    /// Whether `requests` says which row of `tokens` each request has.
+    pub mapped: bool,
+    /// Whether `max_drafts` has a limit per request.
+    pub limited: bool,
+}
+
+impl Plan {
+    /// The number of requests.
+    pub fn batch(&self) -> usize {
+        self.drafts.rows
+    }
 }
 
 impl Operator for PromptLookup {
@@ -149,14 +180,19 @@ impl Operator for PromptLookup {
         // Counts are i32.
         c.param(self.max_draft <= MAX_I32, "max_draft", self.max_draft, "at most the largest i32")?;
         let tokens = c.matrix(arg::tokens, &t.tokens)?;
-        let batch = tokens.rows;
-        let lengths = c.per_request(arg::lengths, &t.lengths, batch)?.dtype;
-        c.same_dtype(arg::drafts, &t.drafts, tokens.dtype, arg::tokens)?;
+        let lengths = c.per_request(arg::lengths, &t.lengths, tokens.rows)?.dtype;
+        let batch = t.requests.as_ref().map(|requests| c.vector(arg::requests, requests));
+        let batch = batch.transpose()?.map_or(tokens.rows, |requests| requests.len);
+        if let Some(max_drafts) = &t.max_drafts {
+            c.vector_of(arg::max_drafts, max_drafts, batch)?;
+        }
+        c.tokens_dtype(arg::drafts, &t.drafts, tokens.dtype, arg::tokens)?;
         let drafts = c.matrix_of(arg::drafts, &t.drafts, [batch, self.max_draft])?;
         c.per_request(arg::counts, &t.counts, batch)?;
         if let Some(flags) = &t.flags {
             c.vector_of(arg::flags, flags, 1)?;
         }
-        Ok(Plan { params: *self, tokens, lengths, drafts })
+        let (mapped, limited) = (t.requests.is_some(), t.max_drafts.is_some());
+        Ok(Plan { params: *self, tokens, lengths, drafts, mapped, limited })
     }
 }

@@ -24,6 +24,11 @@
 //! width 2        5 (2 of 3)  4 (1 of 3), beside 5  8 (1 of 3), behind 5 ..
 //! ```
 //!
+//! With `requests`, request `b` has the text in row `requests[b]` of `tokens` and `lengths`: engines
+//! keep texts in slots. `max_drafts` has a limit per request: the request keeps the first drafts of
+//! those it would have without the limit. With `pad_with_last`, the text's last token stands behind
+//! the drafts instead of -1, for engines that always verify a fixed number of drafts.
+//!
 //! Nothing is kept between calls: a scan for the request's last token finds the few windows to
 //! compare, so a call costs one read of the texts and of the corpus.
 //!
@@ -32,7 +37,11 @@
 //!
 //! # Bad data
 //! Negative tokens match nothing and separate texts. Flag 4: a length outside `0 ..= max_len`, or a
-//! `corpus_length` outside `0 ..=` the corpus's size: cut to the range.
+//! `corpus_length` outside `0 ..=` the corpus's size: cut to the range. A request of -1 is padding:
+//! it drafts nothing and sets no flag, and `corpus_length` is not looked at for it. A request of
+//! another number that is no row of `tokens` drafts nothing and sets flag 4. `drafts` has -1 in all
+//! columns of both, and `match_lengths` 0. A limit of `max_drafts` outside `0 ..=` the columns of
+//! `drafts` is cut to that range without a flag.
 //!
 //! # Privacy
 //! With a shared corpus, the text of one user becomes a draft for another user. Verification leaves
@@ -89,20 +98,29 @@ operator! {
         /// The largest depth of a draft for each token of the match, at least 0. The default does
         /// not limit anything, since there are at most 64 drafts.
         optional drafts_per_match: f32 = 64.0,
+        /// Whether the text's last token stands behind the drafts, instead of -1. A row whose text
+        /// has no tokens has -1 in all columns.
+        optional pad_with_last: bool = false,
     }
 
     arguments by position {
         /// The text of each request: its prompt, then every token generated so far. Tokens behind
         /// `lengths` are not read.
-        required tokens: in [I64, I32, U32] "[batch, max_len]",
+        required tokens: in [I64, I32, U32] "[slots, max_len]",
         /// How many tokens each text has.
-        required lengths: in [I32, I64] "[batch] or [batch, 1]",
+        required lengths: in [I32, I64] "[slots] or [slots, 1]",
+        /// The row of `tokens` and `lengths` that each request has; -1 for padding. Absent:
+        /// request b has row b.
+        optional requests: in [I32] "[batch]",
+        /// The largest number of drafts of each request, cut to `0 ..= n`. Absent: n.
+        optional max_drafts: in [I32] "[batch]",
         /// Texts of other requests, of the type of `tokens`, with a negative token between two
         /// texts.
         optional corpus: in [I64, I32, U32] "[m]",
         /// How many tokens of `corpus` are searched; absent: all.
         optional corpus_length: in [I32, I64] "[1]",
-        /// The drafts, of the type of `tokens`, then -1 (the largest value in u32).
+        /// The drafts, then -1 (the largest value in u32) or the text's last token. Of the type of
+        /// `tokens`; for tokens of 32 bits also i64.
         required drafts: out [I64, I32, U32] "[batch, n]",
         /// The number of drafts of each request.
         required counts: out [I32] "[batch] or [batch, 1]",
@@ -114,11 +132,13 @@ operator! {
         optional first_child: out [I32] "[batch, n + 1]",
         /// The next child of the same parent; -1 for none. `tree_verify` takes this argument.
         optional next_sibling: out [I32] "[batch, n + 1]",
-        /// The share of all windows that agree with the path to each draft; then 0.
+        /// The share of all windows that agree with the path to each draft, rounded down to a
+        /// multiple of 2^-20; then 0.
         optional shares: out [F32] "[batch, n]",
         /// The length of the longest match, 0 where it is below `min_match`.
         optional match_lengths: out [I32] "[batch]",
-        /// Bits for bad data, OR-ed into the word's previous value: 4 a length out of range.
+        /// Bits for bad data, OR-ed into the word's previous value: 4 a length or a request out of
+        /// range.
         optional flags: inout [U32] "[1]",
     }
 }
@@ -149,6 +169,13 @@ impl SuffixLookup {
         (self.min_share * 65536.0) as u32
     }
 
+    /// The share of `count` windows among `all` windows, as `shares` has it: rounded down to a
+    /// multiple of 2^-20. `count` is at most `all`, and `all` is from 1 to [`MAX_WINDOWS`].
+    pub fn share_of(count: u32, all: u32) -> f32 {
+        // Both factors are exact, and so is their product.
+        ((count << 20) / all) as f32 * (1.0 / 1_048_576.0)
+    }
+
     /// The largest depth of a draft where the longest match has `length` tokens and `drafts` has
     /// `n` columns.
     pub fn depth_limit(&self, length: usize, n: usize) -> usize {
@@ -163,7 +190,7 @@ impl SuffixLookup {
 pub struct Plan {
     /// The parameters.
     pub params: SuffixLookup,
-    /// The texts; rows are requests.
+    /// The texts; rows are slots.
     pub tokens: Matrix,
     /// The dtype of lengths.
     pub lengths: DType,
@@ -171,7 +198,11 @@ pub struct Plan {
     pub corpus: Option<Vector>,
     /// The dtype of `corpus_length`, where given.
     pub corpus_length: Option<DType>,
-    /// The drafts.
+    /// Whether `requests` says which row of `tokens` each request has.
+    pub mapped: bool,
+    /// Whether `max_drafts` has a limit per request.
+    pub limited: bool,
+    /// The drafts; rows are requests.
     pub drafts: Matrix,
     /// The parent of each draft, where asked for.
     pub parents: Option<Matrix>,
@@ -183,13 +214,20 @@ pub struct Plan {
     pub shares: Option<Matrix>,
 }
 
+impl Plan {
+    /// The number of requests.
+    pub fn batch(&self) -> usize {
+        self.drafts.rows
+    }
+}
+
 impl Operator for SuffixLookup {
     type Plan = Plan;
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
         let c = Checker::of::<Self>();
-        let SuffixLookup { min_match, max_match, max_windows, width, min_share, drafts_per_match } =
-            *self;
+        let SuffixLookup { min_match, max_match, max_windows, width, .. } = *self;
+        let SuffixLookup { min_share, drafts_per_match, .. } = *self;
         let longest = format!("a number in {min_match} ..= {MAX_MATCH}");
         c.param(min_match >= 1, "min_match", min_match, "a number from 1 on")?;
         c.param((min_match..=MAX_MATCH).contains(&max_match), "max_match", max_match, longest)?;
@@ -203,8 +241,12 @@ impl Operator for SuffixLookup {
         c.param(is_number, "drafts_per_match", drafts_per_match, finite)?;
 
         let tokens = c.matrix(arg::tokens, &t.tokens)?;
-        let batch = tokens.rows;
-        let lengths = c.per_request(arg::lengths, &t.lengths, batch)?.dtype;
+        let lengths = c.per_request(arg::lengths, &t.lengths, tokens.rows)?.dtype;
+        let batch = t.requests.as_ref().map(|requests| c.vector(arg::requests, requests));
+        let batch = batch.transpose()?.map_or(tokens.rows, |requests| requests.len);
+        if let Some(max_drafts) = &t.max_drafts {
+            c.vector_of(arg::max_drafts, max_drafts, batch)?;
+        }
         let corpus = t.corpus.as_ref().map(|corpus| {
             c.same_dtype(arg::corpus, corpus, tokens.dtype, arg::tokens)?;
             c.vector(arg::corpus, corpus)
@@ -222,7 +264,7 @@ impl Operator for SuffixLookup {
             c.required("corpus", &t.corpus, "present, since `corpus_length` is")?;
             c.vector_of(arg::corpus_length, length, 1)
         });
-        c.same_dtype(arg::drafts, &t.drafts, tokens.dtype, arg::tokens)?;
+        c.tokens_dtype(arg::drafts, &t.drafts, tokens.dtype, arg::tokens)?;
         let n = c.matrix(arg::drafts, &t.drafts)?.cols;
         if n > MAX_DRAFTS {
             let expected = format!("at most {MAX_DRAFTS} drafts");
@@ -245,6 +287,8 @@ impl Operator for SuffixLookup {
             lengths,
             corpus,
             corpus_length: corpus_length.transpose()?.map(|length| length.dtype),
+            mapped: t.requests.is_some(),
+            limited: t.max_drafts.is_some(),
             drafts,
             parents: matrix(arg::parents, &t.parents, n)?,
             first_child: matrix(arg::first_child, &t.first_child, n + 1)?,

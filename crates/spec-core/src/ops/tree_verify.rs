@@ -11,6 +11,22 @@
 //! its position, so the text is the same as decoding without drafts gives with
 //! the same seeds, whatever the drafts are.
 //!
+//! **Chains.** Without `first_child` and `next_sibling`, the only child of node v is node v + 1. One
+//! chain of `max_draft + 1` nodes serves any number of drafts of `prompt_lookup`: the target's token
+//! never equals the -1 behind the drafts.
+//!
+//! **Packed rows.** Engines compute logits for the rows of all requests, one request after the
+//! other. With `row_offsets`, `target_tokens` is the vector of these rows: node v of request b has
+//! row `row_offsets[b] + v`. `draft_tokens` may be packed in the same way: the token that was fed to
+//! the model in each row. Packed drafts are chains. A chain has no more nodes than its request has
+//! rows, `row_offsets[b + 1] - row_offsets[b]`; reaching the last one is a normal stop.
+//!
+//! ```text
+//! row_offsets      0            3      4                     request 0 has two drafts, request 1 none
+//! draft_tokens     the  quick red     |  hello
+//! target_tokens    quick brown  -     |  world               request 0 emits quick brown
+//! ```
+//!
 //! Source: the verification of drafted trees in SpecInfer (Miao et al., 2024) and
 //! SGLang's `verify_tree_greedy`, whose three outputs follow from those of this operator:
 //!
@@ -23,8 +39,14 @@
 //! # Bad data
 //! Flag 2: a target token below 0. Token 0 is emitted, and the walk stops.
 //!
-//! Flag 4: a pointer that is neither -1 nor in `1 .. nodes`, or a walk that would look at as many
-//! children as the tree has nodes, which happens only in a cycle. The walk stops.
+//! Flag 4, each of which stops the walk:
+//! * a pointer that is neither -1 nor in `1 .. nodes`, or a walk that would look at as many
+//!   children as the tree has nodes, which happens only in a cycle;
+//! * a node that has no row: its row is not below `row_offsets[b + 1]`, or lies outside
+//!   `target_tokens`. Nothing is emitted for this node, so `num_tokens` is 0 where the root has no
+//!   row. A request without rows, whose two offsets are equal, sets no flag. In a tree, a node is
+//!   looked up once the target's token is its own; in a chain, the next node is looked up before
+//!   its token is compared, and a node behind the last of the chain is none.
 //!
 //! Data that the walk does not reach raises no flag; the children of the node at depth `max_depth`
 //! are not read.
@@ -56,12 +78,11 @@
 //! let buffers = Buffers::new(Required {
 //!     draft_tokens: (&draft_tokens).into(),
 //!     target_tokens: (&target_tokens).into(),
-//!     first_child: first_child.as_slice().into(),
-//!     next_sibling: next_sibling.as_slice().into(),
 //!     tokens: (&mut tokens).into(),
 //!     nodes: (&mut nodes).into(),
 //!     num_tokens: (&mut num_tokens).into(),
 //! });
+//! let buffers = buffers.first_child(&first_child).next_sibling(&next_sibling);
 //! verify.call(&mut workspace, buffers)?;
 //! // Two drafts are kept, and the target's own token follows them.
 //! assert_eq!((tokens, num_tokens), ([14_198, 5_679, 35_308], [3]));
@@ -72,7 +93,7 @@
 
 use crate::check::{Checker, MAX_I32};
 use crate::declare::operator;
-use crate::{DType, Matrix, Operator, Result, Status, TensorDesc};
+use crate::{DType, Matrix, Operator, Result, Status, TensorDesc, Vector};
 
 operator! {
     /// Follows the target model down a tree, or a chain, of drafts.
@@ -84,24 +105,28 @@ operator! {
     }
 
     arguments by name {
-        /// The token of each node. The entry of node 0, the last verified token, is not read.
-        required draft_tokens: in [I64, I32, U32] "[batch, nodes]",
+        /// The token of each node. The entry of node 0, the last verified token, is not read. With
+        /// `row_offsets`, chains may be packed as `target_tokens` is.
+        required draft_tokens: in [I64, I32, U32] "[batch, nodes] or [rows]",
         /// The token that the target model chose after each node, by `sample_logits` of the node's
-        /// logits for instance.
-        required target_tokens: in [I32, U32, I64] "[batch, nodes]",
-        /// The first child of each node; -1 for none. `Links` makes this from parents.
-        required first_child: in [I64, I32, U32] "[batch, nodes]",
+        /// logits for instance. `[rows]` with `row_offsets`.
+        required target_tokens: in [I32, U32, I64] "[batch, nodes] or [rows]",
+        /// The first child of each node; -1 for none. `Links` makes this from parents. Absent, as
+        /// `next_sibling` then is: node v + 1 is the only child of node v.
+        optional first_child: in [I64, I32, U32] "[batch, nodes]",
         /// The next child of the same parent; -1 for none.
-        required next_sibling: in [I64, I32, U32] "[batch, nodes]",
+        optional next_sibling: in [I64, I32, U32] "[batch, nodes]",
+        /// Where the rows of each request begin in `target_tokens`, and where the last ones end.
+        optional row_offsets: in [I32, I64] "[batch + 1]",
         /// The emitted tokens: the drafts that were kept, then the target's own token, then -1.
         required tokens: out [I32, U32, I64] "[batch, max_depth + 1]",
         /// The node after which each emitted token was chosen, node 0 first, then -1. A KV cache
         /// keeps the entries of these nodes.
         required nodes: out [I32, U32, I64] "[batch, max_depth + 1]",
-        /// The number of emitted tokens, at least 1.
+        /// The number of emitted tokens: at least 1, but 0 for a request whose root has no row.
         required num_tokens: out [I32] "[batch]",
         /// Bits for bad data, OR-ed into the word's previous value: 2 a target token below 0, 4 a
-        /// pointer out of range or a cycle.
+        /// pointer or an offset out of range, or a cycle.
         optional flags: inout [U32] "[1]",
     }
 }
@@ -109,13 +134,27 @@ operator! {
 impl TreeVerify {
     /// Packed i32 descriptors for `batch` trees of `nodes` nodes, without `flags`.
     pub fn tensors(&self, batch: usize, nodes: usize) -> Tensors {
-        let tree = TensorDesc::new(DType::I32, [batch, nodes]);
+        let links = TensorDesc::new(DType::I32, [batch, nodes]);
+        self.chain_tensors(batch, nodes).first_child(links).next_sibling(links)
+    }
+
+    /// Packed i32 descriptors for `batch` chains of `nodes` nodes, without `flags`.
+    pub fn chain_tensors(&self, batch: usize, nodes: usize) -> Tensors {
+        self.tensors_of(batch, TensorDesc::new(DType::I32, [batch, nodes]))
+    }
+
+    /// Packed i32 descriptors for `batch` chains that together have `rows` packed rows, without
+    /// `flags`.
+    pub fn packed_tensors(&self, batch: usize, rows: usize) -> Tensors {
+        let offsets = TensorDesc::new(DType::I32, [batch.saturating_add(1)]);
+        self.tensors_of(batch, TensorDesc::new(DType::I32, [rows])).row_offsets(offsets)
+    }
+
+    fn tensors_of(&self, batch: usize, nodes: TensorDesc) -> Tensors {
         let path = TensorDesc::new(DType::I32, [batch, self.max_depth.saturating_add(1)]);
         Tensors::new(Required {
-            draft_tokens: tree,
-            target_tokens: tree,
-            first_child: tree,
-            next_sibling: tree,
+            draft_tokens: nodes,
+            target_tokens: nodes,
             tokens: path,
             nodes: path,
             num_tokens: TensorDesc::new(DType::I32, [batch]),
@@ -129,29 +168,74 @@ impl TreeVerify {
 pub struct Plan {
     /// The largest number of drafts that are kept.
     pub max_depth: usize,
-    /// The draft tokens; rows are requests, columns are nodes.
-    pub draft_tokens: Matrix,
+    /// The number of requests.
+    pub batch: usize,
+    /// The draft tokens.
+    pub draft_tokens: Nodes,
     /// The target's tokens.
-    pub target_tokens: Matrix,
-    /// The first children.
-    pub first_child: Matrix,
-    /// The next siblings.
-    pub next_sibling: Matrix,
+    pub target_tokens: Nodes,
+    /// The links of trees; `None` for chains.
+    pub links: Option<LinkRows>,
+    /// The dtype of `row_offsets`, where given.
+    pub row_offsets: Option<DType>,
     /// The tokens to write.
     pub tokens: Matrix,
     /// The nodes to write.
     pub nodes: Matrix,
 }
 
-impl Plan {
-    /// The number of requests.
-    pub fn batch(&self) -> usize {
-        self.draft_tokens.rows
+/// How the tokens of nodes lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nodes {
+    /// A row for each request, a column for each node.
+    Rows(Matrix),
+    /// The rows of all requests, one request after the other; `row_offsets` says where each
+    /// request's rows begin.
+    Packed(Vector),
+}
+
+impl Nodes {
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Nodes::Rows(matrix) => matrix.dtype,
+            Nodes::Packed(vector) => vector.dtype,
+        }
     }
 
-    /// The number of nodes of a tree, the root included.
-    pub fn tree(&self) -> usize {
-        self.draft_tokens.cols
+    /// Elements from a request's node 0 to the node 0 of the next request; 0 where packed.
+    pub fn row_stride(&self) -> usize {
+        match self {
+            Nodes::Rows(matrix) => matrix.row_stride,
+            Nodes::Packed(_) => 0,
+        }
+    }
+
+    /// The number of packed rows; `None` where the tokens are not packed.
+    pub fn packed(&self) -> Option<usize> {
+        match self {
+            Nodes::Rows(_) => None,
+            Nodes::Packed(vector) => Some(vector.len),
+        }
+    }
+}
+
+/// The links of the trees of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkRows {
+    /// The first children; rows are requests, columns are nodes.
+    pub first_child: Matrix,
+    /// The next siblings.
+    pub next_sibling: Matrix,
+}
+
+impl Plan {
+    /// The largest number of nodes that a request can have, the root included.
+    pub fn max_nodes(&self) -> usize {
+        match self.draft_tokens {
+            Nodes::Rows(matrix) => matrix.cols,
+            Nodes::Packed(vector) => vector.len,
+        }
     }
 }
 
@@ -160,17 +244,18 @@ impl Operator for TreeVerify {
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
         let c = Checker::of::<Self>();
-        let draft_tokens = c.matrix(arg::draft_tokens, &t.draft_tokens)?;
-        let (batch, nodes) = (draft_tokens.rows, draft_tokens.cols);
-        if !(1..=MAX_I32).contains(&nodes) {
-            let value = format!("{:?}", t.draft_tokens.shape());
-            let expected = format!("trees of 1 to {MAX_I32} nodes, the root among them");
-            return Err(c.error(Status::BadTensorShape, "draft_tokens", value, expected));
-        }
-        let tree = [batch, nodes];
-        let target_tokens = c.matrix_of(arg::target_tokens, &t.target_tokens, tree)?;
-        let first_child = c.matrix_of(arg::first_child, &t.first_child, tree)?;
-        let next_sibling = c.matrix_of(arg::next_sibling, &t.next_sibling, tree)?;
+        let (batch, draft_tokens) = drafts(&c, t)?;
+        let target_tokens = match draft_tokens {
+            Nodes::Rows(drafts) if t.row_offsets.is_none() => {
+                let tree = [batch, drafts.cols];
+                Nodes::Rows(c.matrix_of(arg::target_tokens, &t.target_tokens, tree)?)
+            }
+            Nodes::Rows(_) => Nodes::Packed(c.vector(arg::target_tokens, &t.target_tokens)?),
+            Nodes::Packed(drafts) => {
+                Nodes::Packed(c.vector_of(arg::target_tokens, &t.target_tokens, drafts.len)?)
+            }
+        };
+        let links = links(&c, t, &draft_tokens)?;
         c.param(self.max_depth < MAX_I32, "max_depth", self.max_depth, "a number below 2^31 - 1")?;
         let path = [batch, self.max_depth + 1];
         let tokens = c.matrix_of(arg::tokens, &t.tokens, path)?;
@@ -181,14 +266,60 @@ impl Operator for TreeVerify {
         }
         Ok(Plan {
             max_depth: self.max_depth,
+            batch,
             draft_tokens,
             target_tokens,
-            first_child,
-            next_sibling,
+            links,
+            row_offsets: t.row_offsets.as_ref().map(TensorDesc::dtype),
             tokens,
             nodes: path,
         })
     }
+}
+
+/// The number of requests, and the draft tokens.
+fn drafts(c: &Checker, t: &Tensors) -> Result<(usize, Nodes)> {
+    if t.draft_tokens.shape().len() == 1 {
+        let reason = "present, since `draft_tokens` is packed";
+        let offsets = c.required("row_offsets", &t.row_offsets, reason)?;
+        let drafts = c.vector(arg::draft_tokens, &t.draft_tokens)?;
+        let offsets = c.vector(arg::row_offsets, offsets)?.len;
+        let Some(batch) = offsets.checked_sub(1) else {
+            let expected = "[batch + 1], which is at least [1]";
+            return Err(c.error(Status::BadTensorShape, "row_offsets", "[0]", expected));
+        };
+        return Ok((batch, Nodes::Packed(drafts)));
+    }
+    let drafts = c.matrix(arg::draft_tokens, &t.draft_tokens)?;
+    if !(1..=MAX_I32).contains(&drafts.cols) {
+        let value = format!("{:?}", t.draft_tokens.shape());
+        let expected = format!("trees of 1 to {MAX_I32} nodes, the root among them");
+        return Err(c.error(Status::BadTensorShape, "draft_tokens", value, expected));
+    }
+    if let Some(offsets) = &t.row_offsets {
+        c.vector_of(arg::row_offsets, offsets, drafts.rows.saturating_add(1))?;
+    }
+    Ok((drafts.rows, Nodes::Rows(drafts)))
+}
+
+/// The links of trees; `None` for chains.
+fn links(c: &Checker, t: &Tensors, drafts: &Nodes) -> Result<Option<LinkRows>> {
+    let (first, next) = match (&t.first_child, &t.next_sibling) {
+        (None, None) => return Ok(None),
+        (first, next) => (
+            c.required("first_child", first, "present, since `next_sibling` is")?,
+            c.required("next_sibling", next, "present, since `first_child` is")?,
+        ),
+    };
+    let Nodes::Rows(drafts) = drafts else {
+        let expected = "absent, since `draft_tokens` is packed, and packed drafts are chains";
+        return Err(c.error(Status::BadParam, "first_child", "given", expected));
+    };
+    let tree = [drafts.rows, drafts.cols];
+    Ok(Some(LinkRows {
+        first_child: c.matrix_of(arg::first_child, first, tree)?,
+        next_sibling: c.matrix_of(arg::next_sibling, next, tree)?,
+    }))
 }
 
 /// The links of a tree for `tree_verify`: the first child and the next sibling of each node, -1
@@ -227,13 +358,6 @@ impl Links {
         }
         Ok(links)
     }
-
-    /// The links of a chain of `nodes` nodes, the root included: each node's child is the next
-    /// node.
-    pub fn chain(nodes: usize) -> Links {
-        let next = |node: usize| if node + 1 < nodes { node as i32 + 1 } else { -1 };
-        Links { first_child: (0..nodes).map(next).collect(), next_sibling: vec![-1; nodes] }
-    }
 }
 
 #[cfg(test)]
@@ -246,14 +370,6 @@ mod tests {
         let links = Links::from_parents(&[7, 0, 4, 0, 0, 4, 4]).unwrap();
         assert_eq!(links.first_child, [1, -1, -1, -1, 2, -1, -1]);
         assert_eq!(links.next_sibling, [-1, 3, 5, 4, -1, 6, -1]);
-    }
-
-    #[test]
-    fn a_chain_is_a_tree_without_siblings() {
-        for nodes in 0..5 {
-            let parents: Vec<i32> = (0..nodes).map(|node| node - 1).collect();
-            assert_eq!(Links::from_parents(&parents).unwrap(), Links::chain(parents.len()));
-        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod prompt_lookup;
 mod rejection_sample;
 mod sample_logits;
 mod suffix_lookup;
+mod texts;
 mod topk_router;
 mod tree_verify;
 mod unique;

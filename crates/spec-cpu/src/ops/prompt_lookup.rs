@@ -1,23 +1,22 @@
 //! `prompt_lookup` on the CPU: the search of [`ngram`](super::ngram) in one text per request.
 
 use rayon::prelude::*;
-use spec_core::flags::BAD_LENGTHS;
-use spec_core::ngram::cut;
 use spec_core::ops::PromptLookup;
 use spec_core::ops::prompt_lookup::{Buffers, Occurrence, Plan};
 use spec_core::options::unknown;
 use spec_core::{Kernel, Result, Supports, ViewMut};
 
 use super::ngram::{FEW, Match, PIECE, Pattern, Token};
+use super::texts::{Drafts, Limits, Texts};
 use super::{by_int, kernel};
 use crate::Cpu;
-use crate::slices::{Ints, Rows, Workspace, raise, slice_mut, workspace_size};
+use crate::slices::{Int, Workspace, raise, slice_mut, workspace_size};
 
 // SAFETY: `launch` works on checked slices of the workspace and the buffers.
 unsafe impl Supports<PromptLookup> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<PromptLookup>>> {
         // Two words per request: the length of its longest match so far, and where the match ends.
-        let size = workspace_size(&[plan.tokens.rows.saturating_mul(2 * 8)]);
+        let size = workspace_size(&[plan.batch().saturating_mul(2 * 8)]);
         // SAFETY: as for the `impl`.
         Ok(unsafe { kernel::<PromptLookup, _>(plan.clone(), size, launch) })
     }
@@ -34,18 +33,19 @@ const OPEN: u64 = 1 << 63;
 /// at most [`FEW`] tokens in all.
 const WORTHWHILE: usize = 128;
 
-fn run<T: Token>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
-    let Plan { params, tokens, drafts, .. } = plan;
-    let found = Workspace::new(workspace)?.take::<u64>(tokens.rows * 2)?;
-    let rows = Rows::<T>::new(buffers.tokens, *tokens)?;
-    let lengths = Ints::new(buffers.lengths)?;
-    let out = slice_mut::<T>(buffers.drafts)?;
-    let counts = &mut slice_mut::<i32>(buffers.counts)?[..tokens.rows];
-    let text = |index| &rows.row(index)[..cut(lengths.get(index), tokens.cols)];
-    let pattern = |text| Pattern {
+fn run<T: Token + Int>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
+    let Plan { params, drafts, .. } = plan;
+    let batch = plan.batch();
+    let found = Workspace::new(workspace)?.take::<u64>(batch * 2)?;
+    let texts = Texts::<T>::new(plan.tokens, buffers.tokens, buffers.lengths, buffers.requests)?;
+    let limits = Limits::new(params.max_draft, buffers.max_drafts)?;
+    let mut out = Drafts::<T>::new(*drafts, buffers.drafts, params.pad_with_last)?;
+    let counts = &mut slice_mut::<i32>(buffers.counts)?[..batch];
+    let text = |index| texts.text(index);
+    let pattern = |text, index| Pattern {
         tokens: text,
         shortest: params.min_ngram,
-        longest: match params.max_draft {
+        longest: match limits.get(index) {
             0 => 0,
             _ => params.max_ngram.min(text.len().saturating_sub(1)),
         },
@@ -55,19 +55,16 @@ fn run<T: Token>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> R
         // A text that another thread has made shorter since the search has no candidates.
         let candidates = if best.len == 0 { None } else { text.get(best.next..) };
         let candidates = candidates.unwrap_or_default();
-        let draft = &candidates[..candidates.len().min(params.max_draft)];
-        let (row, padding) =
-            out[index * drafts.row_stride..][..drafts.cols].split_at_mut(draft.len());
-        row.copy_from_slice(draft);
-        padding.fill(T::NONE);
+        let draft = &candidates[..candidates.len().min(limits.get(index))];
+        out.write(index, text, draft.iter().copied());
         counts[index] = draft.len() as i32;
     };
     // The number of tokens of each text that the calling thread searches first, from the
     // preferred end: all, or so many that the search takes about as long as waking threads.
-    let all: usize = (0..tokens.rows).map(|index| text(index).len()).sum();
+    let all: usize = (0..batch).map(|index| text(index).len()).sum();
     let share = match all {
         ..=FEW => FEW,
-        _ => (PIECE / tokens.rows).max(WORTHWHILE.min(FEW / tokens.rows)),
+        _ => (PIECE / batch).max(WORTHWHILE.min(FEW / batch)),
     };
     let parts = |text: &[T]| {
         let ends = text.len().saturating_sub(1);
@@ -79,8 +76,9 @@ fn run<T: Token>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> R
     };
     let (mut flags, mut any_open) = (0, false);
     for (index, found) in found.chunks_exact_mut(2).enumerate() {
-        let text = text(index);
-        let pattern = pattern(text);
+        let (text, bits) = texts.get(index);
+        let text = text.unwrap_or_default();
+        let pattern = pattern(text, index);
         let [first, rest] = parts(text);
         let best = pattern.search_alone(text, first);
         let open = best.len < pattern.longest && !rest.is_empty();
@@ -91,13 +89,13 @@ fn run<T: Token>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> R
             write(text, index, best);
         }
         any_open |= open;
-        flags |= if text.len() as i64 == lengths.get(index) { 0 } else { BAD_LENGTHS };
+        flags |= bits;
     }
     if any_open {
         let open = found.par_chunks_mut(2).enumerate().filter(|(_, found)| found[0] & OPEN != 0);
         open.for_each(|(index, found)| {
             let text = text(index);
-            let mut pattern = pattern(text);
+            let mut pattern = pattern(text, index);
             let [_, rest] = parts(text);
             let len = (found[0] & !OPEN) as usize;
             pattern.shortest = pattern.shortest.max(len + 1);

@@ -5,12 +5,16 @@
 
 // What the kernels of `prompt_lookup` take.
 struct Params {
-    // Texts, [batch, cols] tokens of the kernel's type.
+    // Texts, [texts, cols] tokens of the kernel's type.
     Rows<const void> tokens;
-    // Drafts, [batch, max_draft] of the same type.
+    // Drafts, [batch, max_draft] of the same type, or i64 if `wide`.
     Rows<void> drafts;
-    // Tokens of each text, [batch].
+    // Tokens of each text, [texts].
     Integers lengths;
+    // The text of each request, [batch], or null.
+    const i32* requests;
+    // The most drafts of each request, [batch], or null.
+    const i32* max_drafts;
     // Drafts of each request, [batch].
     i32* counts;
     // One word of flags, or null.
@@ -29,6 +33,8 @@ struct Params {
     u32 max_draft;
     // Requests.
     u32 batch;
+    // Rows of `tokens`.
+    u32 texts;
     // Blocks of a team, as a power of two: grid.y.
     u32 block_bits;
     // Warps of a team in each of its blocks, as a power of two.
@@ -37,26 +43,35 @@ struct Params {
     u32 max_ngram;
     // Tokens of the shortest pattern.
     u32 min_ngram;
+    // 1 if drafts of the kernel for i32 are i64, else 0.
+    u32 wide;
+    // 1 if a text's last token stands behind its drafts, 0 for -1.
+    u32 pad_with_last;
     u32 reserved;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Params) == 120);
+static_assert(sizeof(Params) == 152);
 static_assert(SPEC_OFFSET(Params, tokens.data) == 0);
 static_assert(SPEC_OFFSET(Params, tokens.stride) == 8);
 static_assert(SPEC_OFFSET(Params, drafts.data) == 16);
 static_assert(SPEC_OFFSET(Params, drafts.stride) == 24);
 static_assert(SPEC_OFFSET(Params, lengths.data) == 32);
 static_assert(SPEC_OFFSET(Params, lengths.wide) == 40);
-static_assert(SPEC_OFFSET(Params, counts) == 48);
-static_assert(SPEC_OFFSET(Params, flags) == 56);
-static_assert(SPEC_OFFSET(Params, slots) == 64);
-static_assert(SPEC_OFFSET(Params, tickets) == 72);
-static_assert(SPEC_OFFSET(Params, number) == 80);
-static_assert(SPEC_OFFSET(Params, cols) == 88);
-static_assert(SPEC_OFFSET(Params, max_draft) == 92);
-static_assert(SPEC_OFFSET(Params, batch) == 96);
-static_assert(SPEC_OFFSET(Params, block_bits) == 100);
-static_assert(SPEC_OFFSET(Params, warp_bits) == 104);
-static_assert(SPEC_OFFSET(Params, max_ngram) == 108);
-static_assert(SPEC_OFFSET(Params, min_ngram) == 112);
-static_assert(SPEC_OFFSET(Params, reserved) == 116);
+static_assert(SPEC_OFFSET(Params, requests) == 48);
+static_assert(SPEC_OFFSET(Params, max_drafts) == 56);
+static_assert(SPEC_OFFSET(Params, counts) == 64);
+static_assert(SPEC_OFFSET(Params, flags) == 72);
+static_assert(SPEC_OFFSET(Params, slots) == 80);
+static_assert(SPEC_OFFSET(Params, tickets) == 88);
+static_assert(SPEC_OFFSET(Params, number) == 96);
+static_assert(SPEC_OFFSET(Params, cols) == 104);
+static_assert(SPEC_OFFSET(Params, max_draft) == 108);
+static_assert(SPEC_OFFSET(Params, batch) == 112);
+static_assert(SPEC_OFFSET(Params, texts) == 116);
+static_assert(SPEC_OFFSET(Params, block_bits) == 120);
+static_assert(SPEC_OFFSET(Params, warp_bits) == 124);
+static_assert(SPEC_OFFSET(Params, max_ngram) == 128);
+static_assert(SPEC_OFFSET(Params, min_ngram) == 132);
+static_assert(SPEC_OFFSET(Params, wide) == 136);
+static_assert(SPEC_OFFSET(Params, pad_with_last) == 140);
+static_assert(SPEC_OFFSET(Params, reserved) == 144);

@@ -5,9 +5,9 @@
 
 // What the kernels of `suffix_lookup` take.
 struct Params {
-    // The texts, [batch, max_len] tokens of the kernel's type.
+    // The texts, [texts, max_len] tokens of the kernel's type.
     Rows<const void> tokens;
-    // The drafts, [batch, n] of the same type.
+    // The drafts, [batch, n] of the same type, or i64 if `wide`.
     Rows<void> drafts;
     // What each draft follows, [batch, n], or null.
     Rows<i32> parents;
@@ -17,8 +17,12 @@ struct Params {
     Rows<i32> next_sibling;
     // Shares of windows, [batch, n], or null.
     Rows<float> shares;
-    // Tokens of each text, [batch].
+    // Tokens of each text, [texts].
     Integers lengths;
+    // The text of each request, [batch], or null.
+    const i32* requests;
+    // The most drafts of each request, [batch], or null.
+    const i32* max_drafts;
     // How much of the corpus there is, [1], or null for all of it.
     Integers corpus_length;
     // The corpus, of the texts' type.
@@ -33,6 +37,8 @@ struct Params {
     u32* notes;
     // Requests.
     u32 batch;
+    // Rows of `tokens`.
+    u32 texts;
     // Tokens of a row of `tokens`.
     u32 max_len;
     // Tokens of the corpus.
@@ -59,9 +65,14 @@ struct Params {
     u32 table;
     // The most offers of a request.
     u32 offers;
+    // 1 if drafts of the kernels for i32 are i64, else 0.
+    u32 wide;
+    // 1 if a text's last token stands behind its drafts, 0 for -1.
+    u32 pad_with_last;
+    u32 reserved;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Params) == 232);
+static_assert(sizeof(Params) == 264);
 static_assert(SPEC_OFFSET(Params, tokens.data) == 0);
 static_assert(SPEC_OFFSET(Params, tokens.stride) == 8);
 static_assert(SPEC_OFFSET(Params, drafts.data) == 16);
@@ -76,26 +87,32 @@ static_assert(SPEC_OFFSET(Params, shares.data) == 80);
 static_assert(SPEC_OFFSET(Params, shares.stride) == 88);
 static_assert(SPEC_OFFSET(Params, lengths.data) == 96);
 static_assert(SPEC_OFFSET(Params, lengths.wide) == 104);
-static_assert(SPEC_OFFSET(Params, corpus_length.data) == 112);
-static_assert(SPEC_OFFSET(Params, corpus_length.wide) == 120);
-static_assert(SPEC_OFFSET(Params, corpus) == 128);
-static_assert(SPEC_OFFSET(Params, counts) == 136);
-static_assert(SPEC_OFFSET(Params, match_lengths) == 144);
-static_assert(SPEC_OFFSET(Params, flags) == 152);
-static_assert(SPEC_OFFSET(Params, notes) == 160);
-static_assert(SPEC_OFFSET(Params, batch) == 168);
-static_assert(SPEC_OFFSET(Params, max_len) == 172);
-static_assert(SPEC_OFFSET(Params, corpus_size) == 176);
-static_assert(SPEC_OFFSET(Params, own_tiles) == 180);
-static_assert(SPEC_OFFSET(Params, corpus_tiles) == 184);
-static_assert(SPEC_OFFSET(Params, here) == 188);
-static_assert(SPEC_OFFSET(Params, row) == 192);
-static_assert(SPEC_OFFSET(Params, n) == 196);
-static_assert(SPEC_OFFSET(Params, min_match) == 200);
-static_assert(SPEC_OFFSET(Params, max_match) == 204);
-static_assert(SPEC_OFFSET(Params, max_windows) == 208);
-static_assert(SPEC_OFFSET(Params, width) == 212);
-static_assert(SPEC_OFFSET(Params, share_floor) == 216);
-static_assert(SPEC_OFFSET(Params, drafts_per_match) == 220);
-static_assert(SPEC_OFFSET(Params, table) == 224);
-static_assert(SPEC_OFFSET(Params, offers) == 228);
+static_assert(SPEC_OFFSET(Params, requests) == 112);
+static_assert(SPEC_OFFSET(Params, max_drafts) == 120);
+static_assert(SPEC_OFFSET(Params, corpus_length.data) == 128);
+static_assert(SPEC_OFFSET(Params, corpus_length.wide) == 136);
+static_assert(SPEC_OFFSET(Params, corpus) == 144);
+static_assert(SPEC_OFFSET(Params, counts) == 152);
+static_assert(SPEC_OFFSET(Params, match_lengths) == 160);
+static_assert(SPEC_OFFSET(Params, flags) == 168);
+static_assert(SPEC_OFFSET(Params, notes) == 176);
+static_assert(SPEC_OFFSET(Params, batch) == 184);
+static_assert(SPEC_OFFSET(Params, texts) == 188);
+static_assert(SPEC_OFFSET(Params, max_len) == 192);
+static_assert(SPEC_OFFSET(Params, corpus_size) == 196);
+static_assert(SPEC_OFFSET(Params, own_tiles) == 200);
+static_assert(SPEC_OFFSET(Params, corpus_tiles) == 204);
+static_assert(SPEC_OFFSET(Params, here) == 208);
+static_assert(SPEC_OFFSET(Params, row) == 212);
+static_assert(SPEC_OFFSET(Params, n) == 216);
+static_assert(SPEC_OFFSET(Params, min_match) == 220);
+static_assert(SPEC_OFFSET(Params, max_match) == 224);
+static_assert(SPEC_OFFSET(Params, max_windows) == 228);
+static_assert(SPEC_OFFSET(Params, width) == 232);
+static_assert(SPEC_OFFSET(Params, share_floor) == 236);
+static_assert(SPEC_OFFSET(Params, drafts_per_match) == 240);
+static_assert(SPEC_OFFSET(Params, table) == 244);
+static_assert(SPEC_OFFSET(Params, offers) == 248);
+static_assert(SPEC_OFFSET(Params, wide) == 252);
+static_assert(SPEC_OFFSET(Params, pad_with_last) == 256);
+static_assert(SPEC_OFFSET(Params, reserved) == 260);

@@ -5,14 +5,17 @@
 
 // What the kernels of `tree_verify` take.
 struct Params {
-    // The drafted token of each node, [batch, nodes].
+    // The drafted token of each node, [batch, nodes]; [rows] if `packed_draft`.
     IntegerRows draft;
-    // The token that the target model chose after each node, [batch, nodes].
+    // The token that the target model chose after each node, [batch, nodes]; [rows] where there are
+    // `row_offsets`.
     IntegerRows target;
-    // The first child of each node, [batch, nodes], -1 for none.
+    // The first child of each node, [batch, nodes], -1 for none. Null for chains.
     IntegerRows first_child;
-    // The next sibling of each node, [batch, nodes], -1 for none.
+    // The next sibling of each node, [batch, nodes], -1 for none. Null for chains.
     IntegerRows next_sibling;
+    // Where the rows of each request begin, [batch + 1], or null.
+    Integers row_offsets;
     // Tokens that each request emits, then -1, [batch, max_depth + 1].
     IntegerRows tokens;
     // The nodes of the accepted path from the root on, then -1, [batch, max_depth + 1].
@@ -23,13 +26,18 @@ struct Params {
     u32* flags;
     // Requests.
     u64 batch;
-    // Nodes of a tree, its root included.
+    // Packed rows.
+    u64 rows;
+    // Nodes of a tree, its root included; the largest u32 where draft tokens are packed.
     u32 nodes;
     // The most drafts on a path.
     u32 max_depth;
+    // 1 where draft tokens are packed, else 0.
+    u32 packed_draft;
+    u32 reserved;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Params) == 176);
+static_assert(sizeof(Params) == 208);
 static_assert(SPEC_OFFSET(Params, draft.data) == 0);
 static_assert(SPEC_OFFSET(Params, draft.stride) == 8);
 static_assert(SPEC_OFFSET(Params, draft.wide) == 16);
@@ -42,14 +50,19 @@ static_assert(SPEC_OFFSET(Params, first_child.wide) == 64);
 static_assert(SPEC_OFFSET(Params, next_sibling.data) == 72);
 static_assert(SPEC_OFFSET(Params, next_sibling.stride) == 80);
 static_assert(SPEC_OFFSET(Params, next_sibling.wide) == 88);
-static_assert(SPEC_OFFSET(Params, tokens.data) == 96);
-static_assert(SPEC_OFFSET(Params, tokens.stride) == 104);
-static_assert(SPEC_OFFSET(Params, tokens.wide) == 112);
-static_assert(SPEC_OFFSET(Params, path.data) == 120);
-static_assert(SPEC_OFFSET(Params, path.stride) == 128);
-static_assert(SPEC_OFFSET(Params, path.wide) == 136);
-static_assert(SPEC_OFFSET(Params, num_tokens) == 144);
-static_assert(SPEC_OFFSET(Params, flags) == 152);
-static_assert(SPEC_OFFSET(Params, batch) == 160);
-static_assert(SPEC_OFFSET(Params, nodes) == 168);
-static_assert(SPEC_OFFSET(Params, max_depth) == 172);
+static_assert(SPEC_OFFSET(Params, row_offsets.data) == 96);
+static_assert(SPEC_OFFSET(Params, row_offsets.wide) == 104);
+static_assert(SPEC_OFFSET(Params, tokens.data) == 112);
+static_assert(SPEC_OFFSET(Params, tokens.stride) == 120);
+static_assert(SPEC_OFFSET(Params, tokens.wide) == 128);
+static_assert(SPEC_OFFSET(Params, path.data) == 136);
+static_assert(SPEC_OFFSET(Params, path.stride) == 144);
+static_assert(SPEC_OFFSET(Params, path.wide) == 152);
+static_assert(SPEC_OFFSET(Params, num_tokens) == 160);
+static_assert(SPEC_OFFSET(Params, flags) == 168);
+static_assert(SPEC_OFFSET(Params, batch) == 176);
+static_assert(SPEC_OFFSET(Params, rows) == 184);
+static_assert(SPEC_OFFSET(Params, nodes) == 192);
+static_assert(SPEC_OFFSET(Params, max_depth) == 196);
+static_assert(SPEC_OFFSET(Params, packed_draft) == 200);
+static_assert(SPEC_OFFSET(Params, reserved) == 204);

@@ -20,12 +20,16 @@ const TICKET: usize = 8;
 launch_params! {
     /// What the kernels of `prompt_lookup` take.
     struct Params {
-        /// Texts, [batch, cols] tokens of the kernel's type.
+        /// Texts, [texts, cols] tokens of the kernel's type.
         tokens: Rows as "Rows<const void>",
-        /// Drafts, [batch, max_draft] of the same type.
+        /// Drafts, [batch, max_draft] of the same type, or i64 if `wide`.
         drafts: Rows as "Rows<void>",
-        /// Tokens of each text, [batch].
+        /// Tokens of each text, [texts].
         lengths: Integers,
+        /// The text of each request, [batch], or null.
+        requests: u64 as "const i32*",
+        /// The most drafts of each request, [batch], or null.
+        max_drafts: u64 as "const i32*",
         /// Drafts of each request, [batch].
         counts: u64 as "i32*",
         /// One word of flags, or null.
@@ -44,6 +48,8 @@ launch_params! {
         max_draft: u32,
         /// Requests.
         batch: u32,
+        /// Rows of `tokens`.
+        texts: u32,
         /// Blocks of a team, as a power of two: grid.y.
         block_bits: u32,
         /// Warps of a team in each of its blocks, as a power of two.
@@ -52,6 +58,10 @@ launch_params! {
         max_ngram: u32,
         /// Tokens of the shortest pattern.
         min_ngram: u32,
+        /// 1 if drafts of the kernel for i32 are i64, else 0.
+        wide: u32,
+        /// 1 if a text's last token stands behind its drafts, 0 for -1.
+        pad_with_last: u32,
         reserved: u32,
     }
 }
@@ -72,17 +82,20 @@ struct Prepared {
 unsafe impl Supports<PromptLookup> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<PromptLookup>>> {
         let tokens = &plan.tokens;
-        check_sizes(self, &[("requests", tokens.rows), ("tokens of a request", tokens.cols)])?;
+        let batch = plan.batch();
+        let sizes =
+            [("requests", batch), ("texts", tokens.rows), ("tokens of a text", tokens.cols)];
+        check_sizes(self, &sizes)?;
         let which = plan.params.occurrence.name();
         let name = format!("{}_{which}_{}", KERNELS.name, token_name(tokens.dtype));
         let bytes = tokens.cols * tokens.dtype.size();
-        let team = Team::new(tokens.rows, bytes, self.limits().multiprocessors);
+        let team = Team::new(batch, bytes, self.limits().multiprocessors);
         Ok(Box::new(Prepared {
             cuda: self.clone(),
             plan: plan.clone(),
             function: self.function(&KERNELS, &name)?,
             team,
-            shape: team.shape(tokens.rows),
+            shape: team.shape(batch),
         }))
     }
 }
@@ -90,7 +103,7 @@ unsafe impl Supports<PromptLookup> for Cuda {
 impl Prepared {
     /// Size of the slots in bytes: 0 if each team lies within one block.
     fn slots(&self) -> usize {
-        if self.team.block_bits == 0 { 0 } else { self.team.slots(self.plan.tokens.rows) }
+        if self.team.block_bits == 0 { 0 } else { self.team.slots(self.plan.batch()) }
     }
 }
 
@@ -99,7 +112,7 @@ unsafe impl Kernel<PromptLookup> for Prepared {
     fn workspace_size(&self) -> usize {
         match self.slots() {
             0 => 0,
-            slots => slots + self.plan.tokens.rows * TICKET,
+            slots => slots + self.plan.batch() * TICKET,
         }
     }
 
@@ -115,6 +128,8 @@ unsafe impl Kernel<PromptLookup> for Prepared {
             tokens: cuda.rows(buffers.tokens, &plan.tokens)?,
             drafts: cuda.rows(buffers.drafts, &plan.drafts)?,
             lengths: cuda.integers(buffers.lengths, plan.lengths)?,
+            requests: cuda.pointer(buffers.requests)?,
+            max_drafts: cuda.pointer(buffers.max_drafts)?,
             counts: cuda.pointer(buffers.counts)?,
             flags: cuda.pointer(buffers.flags)?,
             slots,
@@ -122,16 +137,20 @@ unsafe impl Kernel<PromptLookup> for Prepared {
             number: number(),
             cols: plan.tokens.cols as u32,
             max_draft: plan.params.max_draft as u32,
-            batch: plan.tokens.rows as u32,
+            batch: plan.batch() as u32,
+            texts: plan.tokens.rows as u32,
             block_bits: team.block_bits,
             warp_bits: team.warp_bits,
             max_ngram: plan.params.max_ngram as u32,
             min_ngram: plan.params.min_ngram as u32,
+            wide: u32::from(plan.drafts.dtype.size() > plan.tokens.dtype.size()),
+            pad_with_last: u32::from(plan.params.pad_with_last),
             reserved: 0,
         };
         // SAFETY: `Params` has the layout of the kernel's struct; the buffers were checked
         // against the plan; the workspace holds the slots and tickets of this shape; the
-        // kernel clamps lengths, which are data, to the size of the rows.
+        // kernel clamps lengths, which are data, to the size of the rows, and reads no text of a
+        // request, which is data too, that lies outside of the texts.
         cuda.enqueue(stream, |queue| unsafe { queue.launch(&self.function, self.shape, &params) })
     }
 }

@@ -34,9 +34,9 @@ const MAX_PASSES: usize = 16;
 launch_params! {
     /// What the kernels of `suffix_lookup` take.
     struct Params {
-        /// The texts, [batch, max_len] tokens of the kernel's type.
+        /// The texts, [texts, max_len] tokens of the kernel's type.
         tokens: Rows as "Rows<const void>",
-        /// The drafts, [batch, n] of the same type.
+        /// The drafts, [batch, n] of the same type, or i64 if `wide`.
         drafts: Rows as "Rows<void>",
         /// What each draft follows, [batch, n], or null.
         parents: Rows as "Rows<i32>",
@@ -46,8 +46,12 @@ launch_params! {
         next_sibling: Rows as "Rows<i32>",
         /// Shares of windows, [batch, n], or null.
         shares: Rows as "Rows<float>",
-        /// Tokens of each text, [batch].
+        /// Tokens of each text, [texts].
         lengths: Integers,
+        /// The text of each request, [batch], or null.
+        requests: u64 as "const i32*",
+        /// The most drafts of each request, [batch], or null.
+        max_drafts: u64 as "const i32*",
         /// How much of the corpus there is, [1], or null for all of it.
         corpus_length: Integers,
         /// The corpus, of the texts' type.
@@ -63,6 +67,8 @@ launch_params! {
         notes: u64 as "u32*",
         /// Requests.
         batch: u32,
+        /// Rows of `tokens`.
+        texts: u32,
         /// Tokens of a row of `tokens`.
         max_len: u32,
         /// Tokens of the corpus.
@@ -89,6 +95,11 @@ launch_params! {
         table: u32,
         /// The most offers of a request.
         offers: u32,
+        /// 1 if drafts of the kernels for i32 are i64, else 0.
+        wide: u32,
+        /// 1 if a text's last token stands behind its drafts, 0 for -1.
+        pad_with_last: u32,
+        reserved: u32,
     }
 }
 
@@ -112,13 +123,13 @@ struct Prepared {
 // SAFETY: the kernels access only the memory that the plan describes, whatever the data.
 unsafe impl Supports<SuffixLookup> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<SuffixLookup>>> {
-        check_sizes(self, &[("requests", plan.tokens.rows)])?;
+        check_sizes(self, &[("requests", plan.batch()), ("texts", plan.tokens.rows)])?;
         let function = |kernel: &str| {
             let name = format!("suffix_lookup_{kernel}_{}", token_name(plan.tokens.dtype));
             self.function(&KERNELS, &name)
         };
         let own_tiles = plan.tokens.cols.div_ceil(TILE);
-        let requests = plan.tokens.rows.max(1);
+        let requests = plan.batch().max(1);
         let multiprocessors = self.limits().multiprocessors as usize;
         let room = (SHARING * multiprocessors / requests).max(1);
         let grow = function("grow")?;
@@ -128,7 +139,7 @@ unsafe impl Supports<SuffixLookup> for Cuda {
             let blocks = sections.next_power_of_two().min(max);
             let is_here = sections.div_ceil(blocks) <= MAX_PASSES;
             let (blocks, here) = if is_here { (blocks, own_tiles) } else { (1, 0) };
-            let shape = Shape::new((plan.tokens.rows * blocks) as u32, THREADS)
+            let shape = Shape::new((plan.batch() * blocks) as u32, THREADS)
                 .shared(shared(plan, here) as u32)
                 .cluster(blocks as u32);
             Ok((grow.clone(), shape, here))
@@ -187,7 +198,7 @@ impl Prepared {
 // SAFETY: the kernels access only the memory that the plan describes, whatever the data.
 unsafe impl Kernel<SuffixLookup> for Prepared {
     fn workspace_size(&self) -> usize {
-        self.row().saturating_mul(self.plan.tokens.rows).saturating_mul(4)
+        self.row().saturating_mul(self.plan.batch()).saturating_mul(4)
     }
 
     unsafe fn launch(
@@ -209,11 +220,14 @@ unsafe impl Kernel<SuffixLookup> for Prepared {
             corpus_length: cuda
                 .integers(buffers.corpus_length, plan.corpus_length.unwrap_or(plan.lengths))?,
             corpus: cuda.pointer(buffers.corpus)?,
+            requests: cuda.pointer(buffers.requests)?,
+            max_drafts: cuda.pointer(buffers.max_drafts)?,
             counts: cuda.pointer(buffers.counts)?,
             match_lengths: cuda.pointer(buffers.match_lengths)?,
             flags: cuda.pointer(buffers.flags)?,
             notes: cuda.workspace(workspace, self.workspace_size())?,
-            batch: plan.tokens.rows as u32,
+            batch: plan.batch() as u32,
+            texts: plan.tokens.rows as u32,
             max_len: plan.tokens.cols as u32,
             corpus_size: plan.corpus.map_or(0, |corpus| corpus.len as u32),
             own_tiles: *own_tiles as u32,
@@ -229,15 +243,19 @@ unsafe impl Kernel<SuffixLookup> for Prepared {
             drafts_per_match: options.drafts_per_match,
             table: table(plan) as u32,
             offers: offers(plan) as u32,
+            wide: u32::from(plan.drafts.dtype.size() > plan.tokens.dtype.size()),
+            pad_with_last: u32::from(options.pad_with_last),
+            reserved: 0,
         };
-        let batch = plan.tokens.rows;
+        let batch = plan.batch();
         // Without requests the corpus need not be scanned.
         let corpus = if batch == 0 { 0 } else { corpus_tiles.div_ceil(TILES) };
         let blocks = batch * self.scanned().div_ceil(TILES) + corpus;
         let scan = Shape::new(blocks as u32, THREADS);
         // SAFETY: `Params` has the layout of the kernels' struct; the buffers were checked against
         // the plan; the workspace holds the notes of this shape; the kernels clamp lengths, which
-        // are data, to the sizes of the rows and of the corpus.
+        // are data, to the sizes of the rows and of the corpus, and read no text of a request, which is
+        // data too, that lies outside of the texts.
         cuda.enqueue(stream, |queue| unsafe {
             if blocks == 0 {
                 return queue.launch(&self.grow, self.shape, &params);

@@ -29,8 +29,15 @@ const START = 1u;
 const STEP = 2u;
 // the length of the longest pattern (0: no search);
 const LONGEST = 3u;
+// the row of `input_ids` of a request of prompt_lookup, NONE for none;
+const SLOT = 5u;
 // the least known rank of a match of full length.
 const HIT = 10u;
+
+// Forms of a call of prompt_lookup: `params.form`.
+const MAPPED = 1u;
+const LIMITED = 2u;
+const PAD_WITH_LAST = 4u;
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> work: array<u32>;
@@ -58,6 +65,15 @@ fn store(request: u32, word: u32, value: u32) {
 
 fn racing_state(request: u32, word: u32) -> u32 {
     return atomicLoad(&racing[params.at.b1 + request * STATE + word]);
+}
+
+fn has_form(bit: u32) -> bool {
+    return (params.form & bit) != 0u;
+}
+
+// Whether the window of texts has the row `slot`.
+fn is_in_window(slot: u32) -> bool {
+    return slot >= params.slot0 && slot < params.slot1;
 }
 
 fn input_token(at: u32) -> vec2<u32> {
@@ -142,17 +158,27 @@ fn search(
         let least = rank(select(begin | mark, begin + params.block - 1u, LAST != 0u));
         let passed = racing_state(request, HIT) < least;
         shared_word = select(longest, 0u, passed);
+        if has_form(MAPPED) && !is_in_window(racing_state(request, SLOT)) {
+            shared_word = NONE;
+        }
     }
     let longest = workgroupUniformLoad(&shared_word);
-    let generated_at = params.at.b3 + (request - params.row0) * params.generated_stride
-        + racing_state(request, START);
+    if longest == NONE {
+        // The search of another window has the request's text.
+        return;
+    }
+    var row = request - params.row0;
+    if has_form(MAPPED) {
+        row = racing_state(request, SLOT) - params.slot0;
+    }
+    let generated_at = params.at.b3 + row * params.generated_stride + racing_state(request, START);
     let step = racing_state(request, STEP);
     let length = select(step, racing_state(request, PROMPT), in_prompt);
     // A match must have a token after it.
     let end = select(0u, min(begin + params.block, max(length, 1u) - 1u), longest > 0u);
     var haystack_at = generated_at;
     if in_prompt {
-        haystack_at = params.at.b2 + (request - params.row0) * params.input_stride;
+        haystack_at = params.at.b2 + row * params.input_stride;
     }
     var best = vec2(0u, NONE);
     if begin < end {

@@ -43,4 +43,12 @@ struct Params {
     draft_stride: u32,
     // 1 where a pass `share` sums up the budget, else 0.
     shared_budget: u32,
+    // The form of a call of `prompt_lookup`: MAPPED and other bits.
+    form: u32,
+    // Rows of prompts.
+    texts: u32,
+    // The first row of the window of prompts.
+    slot0: u32,
+    // The row after the last of the window of prompts.
+    slot1: u32,
 }

@@ -9,6 +9,12 @@ struct Params {
     row0: u32,
     // The request after the last of the window of rows.
     row1: u32,
+    // Rows of `tokens`.
+    texts: u32,
+    // The first row of the window of texts.
+    slot0: u32,
+    // The row after the last of the window of texts.
+    slot1: u32,
     // Words of the workspace that a request has.
     row_words: u32,
     // Tokens that a row of `tokens` holds.

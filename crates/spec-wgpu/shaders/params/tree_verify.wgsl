@@ -5,12 +5,18 @@
 struct Params {
     // Where the first element of each region is: see `bound`.
     at: At,
-    // Nodes of a tree, its root included.
+    // Requests of the window.
+    requests: u32,
+    // Nodes of a tree, its root included; the largest u32 where draft tokens are packed.
     nodes: u32,
     // The most drafts on a path.
     max_depth: u32,
-    // 1 where `flags` is there, else 0.
-    has_flags: u32,
+    // Which optional arguments are there: HAS_ bits. PACKED_DRAFT where draft tokens are packed.
+    has: u32,
+    // Packed rows.
+    rows: u32,
+    // Words of an offset of rows.
+    offset_words: u32,
     // Words of an element of `draft_tokens`; then elements from one row to the next.
     draft_words: u32,
     draft_stride: u32,

@@ -26,6 +26,7 @@ unsafe impl Supports<HybridMtpNgram> for Wgpu {
             min_ngram: plan.params.min_ngram_size,
             threshold: plan.params.token_threshold,
             max_draft_tokens: plan.params.max_draft_tokens,
+            form: 0,
         };
         let vectors = [Write, Read, Read, Read, Read, Read];
         let drafter = Drafter::new(self, &SHADER, &vectors, &plan.rows, limits)?;

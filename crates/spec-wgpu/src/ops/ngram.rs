@@ -43,7 +43,15 @@ pub(super) struct Limits {
     pub(super) threshold: i32,
     /// Unused by `ngram_match`.
     pub(super) max_draft_tokens: usize,
+    /// MAPPED and other bits; used by `prompt_lookup` alone.
+    pub(super) form: u32,
 }
+
+/// Forms of a call of `prompt_lookup`: `requests` says which row each text has, `max_drafts` has
+/// limits, and a text's last token stands behind its drafts.
+pub(super) const MAPPED: u32 = 1;
+pub(super) const LIMITED: u32 = 2;
+pub(super) const PAD_WITH_LAST: u32 = 4;
 
 launch_params! {
     /// What the shaders of every operator that searches take.
@@ -86,6 +94,14 @@ launch_params! {
         draft_stride: u32,
         /// 1 where a pass `share` sums up the budget, else 0.
         shared_budget: u32,
+        /// The form of a call of `prompt_lookup`: MAPPED and other bits.
+        form: u32,
+        /// Rows of prompts.
+        texts: u32,
+        /// The first row of the window of prompts.
+        slot0: u32,
+        /// The row after the last of the window of prompts.
+        slot1: u32,
     }
 }
 
@@ -103,14 +119,29 @@ pub(super) struct Search {
     input_blocks: usize,
     blocks: usize,
     program: Program,
-    /// Windows of both haystacks (prompts and generated tokens), and windows of the haystacks and
+    /// Parts of both haystacks (prompts and generated tokens), and parts of the haystacks and
     /// the drafts.
-    haystacks: Vec<Window>,
-    pub(super) all: Vec<Window>,
+    haystacks: Vec<Part>,
+    pub(super) all: Vec<Part>,
 }
 
-/// The empty window of a pass over all requests, which binds no token matrix.
-pub(super) const EVERYWHERE: Window = Window { rows: 0..0, cols: 0..0 };
+/// A part of a pass: the texts that it binds, and the requests that it looks at. Both are the same
+/// rows, unless `prompt_lookup` is told which text each request has.
+#[derive(Clone)]
+pub(super) struct Part {
+    pub(super) texts: Window,
+    pub(super) requests: Window,
+}
+
+const NOTHING: Window = Window { rows: 0..0, cols: 0..0 };
+/// The part of a pass over all requests, which binds no token matrix.
+pub(super) const EVERYWHERE: Part = Part { texts: NOTHING, requests: NOTHING };
+
+impl Part {
+    fn of_rows(window: Window) -> Self {
+        Part { texts: window.clone(), requests: window }
+    }
+}
 
 impl Search {
     /// `which` is the occurrence that counts. With `one_text`, the pattern ends in the row that is
@@ -143,6 +174,27 @@ impl Search {
         let windows = |matrices: &[Matrix]| {
             gpu.windows(matrices, usize::MAX).ok_or_else(|| too_large("the tokens of a row"))
         };
+        let (haystacks, all) = if limits.form & MAPPED == 0 {
+            let [haystacks, all] = [
+                windows(&[rows.input_ids, rows.generated])?,
+                windows(&[rows.input_ids, rows.generated, rows.draft_tokens])?,
+            ];
+            let parts = |windows: Vec<Window>| windows.into_iter().map(Part::of_rows).collect();
+            (parts(haystacks), parts(all))
+        } else {
+            let texts = windows(&[rows.input_ids])?;
+            let everyone = Window { rows: 0..rows.batch, cols: 0..0 };
+            let part = |texts: &Window, requests: &Window| Part {
+                texts: texts.clone(),
+                requests: requests.clone(),
+            };
+            let haystacks = texts.iter().map(|texts| part(texts, &everyone)).collect();
+            // Requests that have no text are written with the first window of texts.
+            let texts = if texts.is_empty() { vec![NOTHING] } else { texts };
+            let drafts = windows(&[rows.draft_tokens])?;
+            let of_texts = |texts| drafts.iter().map(move |drafts| part(texts, drafts));
+            (haystacks, texts.iter().flat_map(of_texts).collect())
+        };
         let last = ("LAST", u32::from(which == Occurrence::Last));
         let constants = [tokens_constant(rows.input_ids.dtype), last];
         Ok(Search {
@@ -152,8 +204,8 @@ impl Search {
             input_blocks,
             blocks,
             program: gpu.program(shader, "search", &[Write, Read, Read], &constants)?,
-            haystacks: windows(&[rows.input_ids, rows.generated])?,
-            all: windows(&[rows.input_ids, rows.generated, rows.draft_tokens])?,
+            haystacks,
+            all,
         })
     }
 
@@ -169,18 +221,18 @@ impl Search {
         input_ids: Region<'_>,
         generated: Region<'_>,
     ) -> Result<()> {
-        for window in &self.haystacks {
-            let input_ids = window.of(&self.rows.input_ids, input_ids);
-            let generated = window.of(&self.rows.generated, generated);
-            let groups = window.rows.len() as u64 * self.blocks as u64;
+        for part in &self.haystacks {
+            let input_ids = part.texts.of(&self.rows.input_ids, input_ids);
+            let generated = part.texts.of(&self.rows.generated, generated);
+            let groups = part.requests.rows.len() as u64 * self.blocks as u64;
             let bound = [work, input_ids, generated];
-            r.dispatch(&self.program, &bound, &self.params(window), groups)?;
+            r.dispatch(&self.program, &bound, &self.params(part), groups)?;
         }
         Ok(())
     }
 
-    /// The parameters of a pass over a window.
-    pub(super) fn params(&self, window: &Window) -> Params {
+    /// The parameters of a part of a pass.
+    pub(super) fn params(&self, part: &Part) -> Params {
         let Rows { batch, input_ids, generated, draft_tokens, lengths } = &self.rows;
         Params {
             requests: *batch as u32,
@@ -196,12 +248,16 @@ impl Search {
             input_blocks: self.input_blocks as u32,
             blocks: self.blocks as u32,
             partials: (*batch as u64 * STATE) as u32,
-            row0: window.rows.start as u32,
-            row1: window.rows.end as u32,
-            input_stride: window.stride(input_ids),
-            generated_stride: window.stride(generated),
-            draft_stride: window.stride(draft_tokens),
+            row0: part.requests.rows.start as u32,
+            row1: part.requests.rows.end as u32,
+            input_stride: part.texts.stride(input_ids),
+            generated_stride: part.texts.stride(generated),
+            draft_stride: part.requests.stride(draft_tokens),
             shared_budget: u32::from(*batch > UNSHARED),
+            form: self.limits.form,
+            texts: input_ids.rows as u32,
+            slot0: part.texts.rows.start as u32,
+            slot1: part.texts.rows.end as u32,
         }
     }
 }
@@ -275,16 +331,16 @@ impl Drafter {
         if self.rows.batch > UNSHARED {
             r.dispatch(&self.share, &[work], &everywhere, 1)?;
         }
-        for window in &self.search.all {
+        for part in &self.search.all {
             let bound = [
                 work,
-                window.of(&self.rows.input_ids, input_ids),
-                window.of(&self.rows.generated, generated),
-                window.of(&self.rows.draft_tokens, draft_tokens),
+                part.texts.of(&self.rows.input_ids, input_ids),
+                part.texts.of(&self.rows.generated, generated),
+                part.requests.of(&self.rows.draft_tokens, draft_tokens),
                 this_time,
             ];
-            let groups = window.rows.len() as u64;
-            r.dispatch(&self.copy, &bound, &self.search.params(window), groups)?;
+            let groups = part.requests.rows.len() as u64;
+            r.dispatch(&self.copy, &bound, &self.search.params(part), groups)?;
         }
         Ok(())
     }
@@ -304,7 +360,7 @@ pub(super) fn tokens_constant(dtype: DType) -> (&'static str, u32) {
 }
 
 /// 32-bit words of a token or a length.
-fn words_of(dtype: DType) -> u32 {
+pub(super) fn words_of(dtype: DType) -> u32 {
     (dtype.size() / 4) as u32
 }
 

@@ -25,6 +25,7 @@ unsafe impl Supports<NgramMatch> for Wgpu {
             min_ngram: 1,
             threshold: plan.params.token_threshold,
             max_draft_tokens: 0,
+            form: 0,
         };
         let vectors = [Write, Read, Read, Read, Read, Read, Read, Read];
         let drafter = Drafter::new(self, &SHADER, &vectors, &plan.rows, limits)?;

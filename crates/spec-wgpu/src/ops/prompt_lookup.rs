@@ -5,7 +5,9 @@ use spec_core::ops::PromptLookup;
 use spec_core::ops::prompt_lookup::{Buffers, Occurrence, Plan};
 use spec_core::{Kernel, Result, Stream, Supports, ViewMut};
 
-use super::ngram::{EVERYWHERE, Limits, Search, tokens_constant};
+use super::ngram::{
+    EVERYWHERE, LIMITED, Limits, MAPPED, PAD_WITH_LAST, Search, tokens_constant, words_of,
+};
 use crate::Wgpu;
 use crate::memory::Region;
 use crate::shader::Access::{Read, Write};
@@ -30,9 +32,17 @@ unsafe impl Supports<PromptLookup> for Wgpu {
             min_ngram: params.min_ngram,
             max_draft_tokens: params.max_draft,
             threshold: 0,
+            form: [
+                (plan.mapped, MAPPED),
+                (plan.limited, LIMITED),
+                (params.pad_with_last, PAD_WITH_LAST),
+            ]
+            .iter()
+            .filter(|(is_so, _)| *is_so)
+            .fold(0, |form, (_, bit)| form | bit),
         };
         let rows = Rows {
-            batch: tokens.rows,
+            batch: plan.batch(),
             input_ids: *tokens,
             generated: *tokens,
             draft_tokens: *drafts,
@@ -41,12 +51,13 @@ unsafe impl Supports<PromptLookup> for Wgpu {
         let search = Search::new(self, &SHADER, &rows, limits, params.occurrence, true)?;
         let finish = [Write, Read, Read, Write, Write, Write];
         let last = ("LAST", u32::from(params.occurrence == Occurrence::Last));
-        let constants = [tokens_constant(rows.input_ids.dtype), last];
+        let wide = ("DRAFT_WORDS", words_of(drafts.dtype));
+        let constants = [tokens_constant(rows.input_ids.dtype), wide, last];
         Ok(Box::new(Looker {
             gpu: self.clone(),
             rows,
             search,
-            prepare: self.program(&SHADER, "prepare", &[Write, Read], &[])?,
+            prepare: self.program(&SHADER, "prepare", &[Write, Read, Read, Read], &[])?,
             finish: self.program(&SHADER, "finish", &finish, &constants)?,
         }))
     }
@@ -68,20 +79,23 @@ unsafe impl Kernel<PromptLookup> for Looker {
         let work = gpu.region_of_workspace(workspace)?;
         let tokens = gpu.region(&buffers.tokens)?;
         let lengths = gpu.region(&buffers.lengths)?;
+        let requests = gpu.optional(&buffers.requests)?;
+        let max_drafts = gpu.optional(&buffers.max_drafts)?;
         let drafts = gpu.region_mut(buffers.drafts)?;
         let counts = gpu.region_mut(buffers.counts)?;
-        let flags = buffers.flags.map_or(Ok(Region::nothing()), |flags| gpu.region_mut(flags))?;
+        let flags = gpu.optional_mut(buffers.flags)?;
         gpu.record("prompt_lookup", stream, |r| {
             let everywhere = search.params(&EVERYWHERE);
             let groups = (rows.batch as u64).div_ceil(64);
-            r.dispatch(&self.prepare, &[work, lengths], &everywhere, groups)?;
+            let known = [work, lengths, requests, max_drafts];
+            r.dispatch(&self.prepare, &known, &everywhere, groups)?;
             search.record(r, work, tokens, tokens)?;
-            for window in &search.all {
-                let text = window.of(&rows.input_ids, tokens);
-                let drafts = window.of(&rows.draft_tokens, drafts);
-                let bound = [work, text, Region::nothing(), drafts, counts, flags];
-                let groups = window.rows.len() as u64;
-                r.dispatch(&self.finish, &bound, &search.params(window), groups)?;
+            for part in &search.all {
+                let texts = part.texts.of(&rows.input_ids, tokens);
+                let drafts = part.requests.of(&rows.draft_tokens, drafts);
+                let bound = [work, texts, Region::nothing(), drafts, counts, flags];
+                let groups = part.requests.rows.len() as u64;
+                r.dispatch(&self.finish, &bound, &search.params(part), groups)?;
             }
             Ok(())
         })

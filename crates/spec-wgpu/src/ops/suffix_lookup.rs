@@ -9,7 +9,7 @@ use spec_core::ops::SuffixLookup;
 use spec_core::ops::suffix_lookup::{Buffers, Plan};
 use spec_core::{DType, Error, Kernel, Matrix, Result, Status, Stream, Supports, ViewMut};
 
-use super::ngram::tokens_constant;
+use super::ngram::{tokens_constant, words_of};
 use crate::Wgpu;
 use crate::shader::Access::{Read, Write};
 use crate::shader::{Program, Shader, shader};
@@ -43,6 +43,17 @@ const HAS_MATCH_LENGTHS: u32 = 8;
 const HAS_FLAGS: u32 = 16;
 const HAS_FIRST_CHILD: u32 = 32;
 const HAS_NEXT_SIBLING: u32 = 64;
+const HAS_REQUESTS: u32 = 128;
+const HAS_MAX_DRAFTS: u32 = 256;
+/// The last token of a text stands behind its drafts.
+const PAD_WITH_LAST: u32 = 512;
+
+/// A window of texts, and a window of the requests that may have them. Both are the same rows,
+/// unless `requests` says which text each request has.
+struct Part {
+    texts: Window,
+    requests: Window,
+}
 
 struct Looker {
     gpu: Wgpu,
@@ -53,7 +64,7 @@ struct Looker {
     offers: u64,
     /// Nodes that a dispatch grows.
     steps: u64,
-    windows: Vec<Window>,
+    parts: Vec<Part>,
     prepare: Program,
     scan_own: Program,
     scan_corpus: Program,
@@ -88,6 +99,7 @@ fn fit_bindings(gpu: &Wgpu, plan: &Plan) -> bool {
     let matrix = |matrix: &Matrix| matrix.rows as u64 <= gpu.window_of_rows(matrix, 1);
     let optional = [&plan.parents, &plan.first_child, &plan.next_sibling, &plan.shares];
     list(plan.tokens.rows, plan.lengths)
+        && list(plan.batch(), DType::I32)
         && plan.corpus.is_none_or(|corpus| list(corpus.len, corpus.dtype))
         && matrix(&plan.drafts)
         && optional.into_iter().flatten().all(matrix)
@@ -108,12 +120,25 @@ impl Looker {
         if max_rows == 0 || own_tiles + corpus_tiles > MAX_TILES || !fit_bindings(gpu, plan) {
             return Err(too_large());
         }
-        let windows = gpu.windows(&[plan.tokens], usize::MAX).ok_or_else(too_large)?;
+        let mut texts = gpu.windows(&[plan.tokens], usize::MAX).ok_or_else(too_large)?;
         let max_rows = usize::try_from(max_rows).unwrap_or(usize::MAX);
-        let windows = windows.iter().flat_map(|window| window.parts(max_rows)).collect();
+        if plan.mapped && texts.is_empty() {
+            // Requests that have no text are written with the first window of texts.
+            texts.push(Window { rows: 0..0, cols: 0..0 });
+        }
+        let part = |texts: &Window, requests| Part { texts: texts.clone(), requests };
+        let everyone = Window { rows: 0..plan.batch(), cols: 0..plan.drafts.cols };
+        let parts = |window: &Window| -> Vec<Part> {
+            match plan.mapped {
+                true => everyone.parts(max_rows).map(|rows| part(window, rows)).collect(),
+                false => window.parts(max_rows).map(|rows| part(&rows, rows.clone())).collect(),
+            }
+        };
+        let parts = texts.iter().flat_map(parts).collect();
         // A thread compares each of its windows with the more recent ones.
         let turns = max_windows.div_ceil(THREADS) * max_windows + max_windows.div_ceil(8) + 64;
-        let tokens = [tokens_constant(plan.tokens.dtype)];
+        let wide = ("DRAFT_WORDS", words_of(plan.drafts.dtype));
+        let tokens = [tokens_constant(plan.tokens.dtype), wide];
         let program = |entry, bindings: &[_]| gpu.program(&SHADER, entry, bindings, &tokens);
         let texts = [Write, Read, Read];
         let finish = [Write; 7];
@@ -124,8 +149,8 @@ impl Looker {
             corpus_tiles,
             offers,
             steps: (MAX_TURNS / turns).clamp(1, n.max(1)),
-            windows,
-            prepare: program("prepare", &[Write, Read, Read, Read])?,
+            parts,
+            prepare: program("prepare", &[Write, Read, Read, Read, Read, Read])?,
             scan_own: program("scan_own", &texts)?,
             scan_corpus: program("scan_corpus", &texts)?,
             number: program("number", &[Write])?,
@@ -143,19 +168,21 @@ impl Looker {
         STATE + notes + 2 * max_windows + 2 * self.offers + NODE * n
     }
 
-    fn params(&self, window: &Window, has: u32) -> Params {
+    fn params(&self, part: &Part, has: u32) -> Params {
         let plan = &self.plan;
-        let words = |dtype: DType| (dtype.size() / 4) as u32;
         let stride = |matrix: Option<Matrix>| matrix.map_or(0, |m| m.row_stride as u32);
         Params {
-            row0: window.rows.start as u32,
-            row1: window.rows.end as u32,
+            row0: part.requests.rows.start as u32,
+            row1: part.requests.rows.end as u32,
+            texts: plan.tokens.rows as u32,
+            slot0: part.texts.rows.start as u32,
+            slot1: part.texts.rows.end as u32,
             row_words: self.row_words() as u32,
             max_len: plan.tokens.cols as u32,
-            tokens_stride: window.stride(&plan.tokens),
-            length_words: words(plan.lengths),
+            tokens_stride: part.texts.stride(&plan.tokens),
+            length_words: words_of(plan.lengths),
             corpus_size: plan.corpus.map_or(0, |corpus| corpus.len as u32),
-            corpus_length_words: plan.corpus_length.map_or(1, words),
+            corpus_length_words: plan.corpus_length.map_or(1, words_of),
             own_tiles: self.own_tiles as u32,
             corpus_tiles: self.corpus_tiles as u32,
             min_match: plan.params.min_match as u32,
@@ -181,7 +208,7 @@ impl Looker {
 // SAFETY: as for `Supports` above.
 unsafe impl Kernel<SuffixLookup> for Looker {
     fn workspace_size(&self) -> usize {
-        let rows = self.windows.iter().map(|window| window.rows.len() as u64).max().unwrap_or(0);
+        let rows = self.parts.iter().map(|part| part.requests.rows.len() as u64).max().unwrap_or(0);
         (rows * self.row_words() * 4) as usize
     }
 
@@ -200,10 +227,14 @@ unsafe impl Kernel<SuffixLookup> for Looker {
             (b.flags.is_some(), HAS_FLAGS),
             (b.first_child.is_some(), HAS_FIRST_CHILD),
             (b.next_sibling.is_some(), HAS_NEXT_SIBLING),
+            (plan.mapped, HAS_REQUESTS),
+            (plan.limited, HAS_MAX_DRAFTS),
+            (plan.params.pad_with_last, PAD_WITH_LAST),
         ];
         let has = given.iter().filter(|(there, _)| *there).fold(0, |has, (_, bit)| has | bit);
         let work = gpu.region_of_workspace(workspace)?;
         let [tokens, lengths] = [gpu.region(&b.tokens)?, gpu.region(&b.lengths)?];
+        let [requests, max_drafts] = [gpu.optional(&b.requests)?, gpu.optional(&b.max_drafts)?];
         let [corpus, corpus_length] = [gpu.optional(&b.corpus)?, gpu.optional(&b.corpus_length)?];
         let [drafts, counts] = [gpu.region_mut(b.drafts)?, gpu.region_mut(b.counts)?];
         let [parents, shares] = [gpu.optional_mut(b.parents)?, gpu.optional_mut(b.shares)?];
@@ -212,13 +243,12 @@ unsafe impl Kernel<SuffixLookup> for Looker {
         let [first_child, next_sibling] =
             [gpu.optional_mut(b.first_child)?, gpu.optional_mut(b.next_sibling)?];
         gpu.record("suffix_lookup", stream, |r| {
-            for window in &self.windows {
-                let params = self.params(window, has);
-                let rows = window.rows.len() as u64;
-                let text = window.of(&plan.tokens, tokens);
-                let requests = rows.div_ceil(ROW_THREADS);
-                let known = [work, text, lengths, corpus_length];
-                r.dispatch(&self.prepare, &known, &params, requests)?;
+            for part in &self.parts {
+                let params = self.params(part, has);
+                let rows = part.requests.rows.len() as u64;
+                let text = part.texts.of(&plan.tokens, tokens);
+                let known = [work, text, lengths, corpus_length, requests, max_drafts];
+                r.dispatch(&self.prepare, &known, &params, rows.div_ceil(ROW_THREADS))?;
                 let texts = [work, text, corpus];
                 r.dispatch(&self.scan_own, &texts, &params, rows * own_tiles)?;
                 let parts = rows.div_ceil(REQUESTS);
@@ -247,6 +277,12 @@ launch_params! {
         row0: u32,
         /// The request after the last of the window of rows.
         row1: u32,
+        /// Rows of `tokens`.
+        texts: u32,
+        /// The first row of the window of texts.
+        slot0: u32,
+        /// The row after the last of the window of texts.
+        slot1: u32,
         /// Words of the workspace that a request has.
         row_words: u32,
         /// Tokens that a row of `tokens` holds.
