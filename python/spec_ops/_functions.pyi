@@ -83,6 +83,7 @@ def hybrid_mtp_ngram(
 def prompt_lookup(
     tokens: Array, lengths: Array, *, min_ngram: int = 2, max_ngram: int = 5,
     max_draft: int = 5, occurrence: Literal['first', 'last'] = 'last',
+    pad_with_last: bool = False, requests: Array | None = None, max_drafts: Array | None = None,
     flags: Array | None = None, out: Sequence[Array | None] | None = None
 ) -> results.Drafts:
     """Drafts from a request's own text, by copying the tokens that followed an earlier occurrence of its last tokens."""
@@ -90,7 +91,8 @@ def prompt_lookup(
 def suffix_lookup(
     tokens: Array, lengths: Array, *, min_match: int = 1, max_match: int = 16,
     max_windows: int = 64, width: int = 1, min_share: float = 0.0,
-    drafts_per_match: float = 64.0, n: int, corpus: Array | None = None,
+    drafts_per_match: float = 64.0, pad_with_last: bool = False, n: int,
+    requests: Array | None = None, max_drafts: Array | None = None, corpus: Array | None = None,
     corpus_length: Array | None = None, parents: bool = False, first_child: bool = False,
     next_sibling: bool = False, shares: bool = False, match_lengths: bool = False,
     flags: Array | None = None, out: Sequence[Array | None] | None = None
@@ -98,8 +100,10 @@ def suffix_lookup(
     """Drafts from the longest suffix that occurred before, in a request's own text and in a shared corpus, weighted by how often each continuation followed."""
 
 def tree_verify(
-    draft_tokens: Array, target_tokens: Array, first_child: Array, next_sibling: Array, *,
-    max_depth: int, flags: Array | None = None, out: Sequence[Array | None] | None = None
+    draft_tokens: Array, target_tokens: Array, *, max_depth: int,
+    first_child: Array | None = None, next_sibling: Array | None = None,
+    row_offsets: Array | None = None, flags: Array | None = None,
+    out: Sequence[Array | None] | None = None
 ) -> results.VerifiedPath:
     """Follows the target model down a tree, or a chain, of drafts."""
 

@@ -107,20 +107,23 @@ class HybridMtpNgram(Planned):
 class PromptLookup(Planned):
     def __init__(
         self, *, min_ngram: int = 2, max_ngram: int = 5, max_draft: int = 5,
-        occurrence: Literal['first', 'last'] = 'last'
+        occurrence: Literal['first', 'last'] = 'last', pad_with_last: bool = False
     ) -> None: ...
     def plan(
-        self, tokens: Array, lengths: Array, *, flags: Array | None = None,
+        self, tokens: Array, lengths: Array, *, requests: Array | None = None,
+        max_drafts: Array | None = None, flags: Array | None = None,
         out: Sequence[Array | None] | None = None
     ) -> Plan: ...
 
 class SuffixLookup(Planned):
     def __init__(
         self, *, min_match: int = 1, max_match: int = 16, max_windows: int = 64, width: int = 1,
-        min_share: float = 0.0, drafts_per_match: float = 64.0, n: int
+        min_share: float = 0.0, drafts_per_match: float = 64.0, pad_with_last: bool = False,
+        n: int
     ) -> None: ...
     def plan(
-        self, tokens: Array, lengths: Array, *, corpus: Array | None = None,
+        self, tokens: Array, lengths: Array, *, requests: Array | None = None,
+        max_drafts: Array | None = None, corpus: Array | None = None,
         corpus_length: Array | None = None, parents: bool = False, first_child: bool = False,
         next_sibling: bool = False, shares: bool = False, match_lengths: bool = False,
         flags: Array | None = None, out: Sequence[Array | None] | None = None
@@ -131,9 +134,9 @@ class TreeVerify(Planned):
         self, *, max_depth: int
     ) -> None: ...
     def plan(
-        self, draft_tokens: Array, target_tokens: Array, first_child: Array,
-        next_sibling: Array, *, flags: Array | None = None,
-        out: Sequence[Array | None] | None = None
+        self, draft_tokens: Array, target_tokens: Array, *, first_child: Array | None = None,
+        next_sibling: Array | None = None, row_offsets: Array | None = None,
+        flags: Array | None = None, out: Sequence[Array | None] | None = None
     ) -> Plan: ...
 
 class AppendTokens(Planned):

@@ -94,6 +94,7 @@ def hybrid_mtp_ngram(
 def prompt_lookup(
     tokens: Array, lengths: Array, *, min_ngram: int = 2, max_ngram: int = 5,
     max_draft: int = 5, occurrence: Literal['first', 'last'] = 'last',
+    pad_with_last: bool = False, requests: Array | None = None, max_drafts: Array | None = None,
     flags: Array | None = None
 ) -> results.Drafts:
     """As :func:`spec_ops.prompt_lookup`, under `torch.compile` too."""
@@ -101,7 +102,8 @@ def prompt_lookup(
 def suffix_lookup(
     tokens: Array, lengths: Array, *, min_match: int = 1, max_match: int = 16,
     max_windows: int = 64, width: int = 1, min_share: float = 0.0,
-    drafts_per_match: float = 64.0, n: int, corpus: Array | None = None,
+    drafts_per_match: float = 64.0, pad_with_last: bool = False, n: int,
+    requests: Array | None = None, max_drafts: Array | None = None, corpus: Array | None = None,
     corpus_length: Array | None = None, parents: bool = False, first_child: bool = False,
     next_sibling: bool = False, shares: bool = False, match_lengths: bool = False,
     flags: Array | None = None
@@ -109,8 +111,9 @@ def suffix_lookup(
     """As :func:`spec_ops.suffix_lookup`, under `torch.compile` too."""
 
 def tree_verify(
-    draft_tokens: Array, target_tokens: Array, first_child: Array, next_sibling: Array, *,
-    max_depth: int, flags: Array | None = None
+    draft_tokens: Array, target_tokens: Array, *, max_depth: int,
+    first_child: Array | None = None, next_sibling: Array | None = None,
+    row_offsets: Array | None = None, flags: Array | None = None
 ) -> results.VerifiedPath:
     """As :func:`spec_ops.tree_verify`, under `torch.compile` too."""
 

@@ -4,7 +4,7 @@ use spec_core::ops::prompt_lookup::Occurrence::First;
 use spec_core::ops::topk_router::{Scoring, Select};
 use spec_core::ops::{
     AdjustLogits, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
-    RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique,
+    RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique,
 };
 use spec_core::philox::{Draw, Purpose};
 use spec_core::{DType, Role, exact, race};
@@ -87,6 +87,7 @@ fn inputs_of_64_bits_pass_32() {
     passes_32::<PromptLookup>();
     passes_32::<RejectionSample>();
     passes_32::<SampleLogits>();
+    passes_32::<SuffixLookup>();
     passes_32::<TopkRouter>();
     passes_32::<TreeVerify>();
     passes_32::<Unique>();
@@ -207,6 +208,64 @@ fn random_texts_get_everywhere() {
     let columns =
         runs.iter().map(|(case, _)| case.get("lengths").is_some_and(|t| t.shape.len() == 2));
     balanced(share(columns), "lengths as a column");
+    balanced(share(runs.iter().map(|(case, _)| case.operator.pad_with_last)), "padded");
+    are_in_slots(&runs);
+    let runs = results::<SuffixLookup>(300);
+    assert_eq!(flags(&runs), 4);
+    balanced(share(runs.iter().map(|(case, _)| case.operator.pad_with_last)), "padded");
+    are_in_slots(&runs);
+}
+
+/// Checks that texts lie in slots in some cases, with requests of every kind, and with limits.
+fn are_in_slots<O: Subject>(runs: &[(Case<O>, Vec<Argument>)]) {
+    let is = |of: fn(&Case<O>) -> bool| share(runs.iter().map(|(case, _)| of(case)));
+    balanced(is(|case| case.get("requests").is_some()), "cases with requests");
+    balanced(is(|case| case.get("max_drafts").is_some()), "cases with limits");
+    let is_wide = |case: &Case<O>| {
+        let dtype = |name| case.get(name).map(|tensor| tensor.data.dtype());
+        dtype("drafts") != dtype("tokens")
+    };
+    balanced(is(is_wide), "drafts wider than tokens");
+    let requests: Vec<(i64, usize)> = runs
+        .iter()
+        .flat_map(|(case, _)| {
+            let slots = case.get("tokens").map_or(0, Tensor::rows);
+            let requests = integers(&case.arguments, "requests");
+            requests.into_iter().map(move |request| (request, slots))
+        })
+        .collect();
+    let is_known = |&(request, slots): &(i64, usize)| {
+        usize::try_from(request).is_ok_and(|request| request < slots)
+    };
+    balanced(share(requests.iter().map(is_known)), "requests with a text");
+    let others = || requests.iter().filter(|request| !is_known(request));
+    balanced(share(others().map(|(request, _)| *request == -1)), "requests that are padding");
+}
+
+#[test]
+fn random_trees_get_everywhere() {
+    let runs = results::<TreeVerify>(300);
+    assert_eq!(flags(&runs), 6);
+    let is = |of: fn(&Case<TreeVerify>) -> bool| share(runs.iter().map(|(case, _)| of(case)));
+    let is_packed = |case: &Case<TreeVerify>, name| {
+        case.get(name).is_some_and(|tokens| tokens.shape.len() == 1)
+    };
+    balanced(is(|case| case.get("first_child").is_some()), "trees");
+    balanced(is(|case| case.get("row_offsets").is_some()), "packed rows");
+    let packed_drafts = runs.iter().map(|(case, _)| is_packed(case, "draft_tokens"));
+    balanced(share(packed_drafts), "packed drafts");
+    let good = runs.iter().map(|(_, results)| integers(results, "flags")[0] & 0xFF == 0);
+    balanced(share(good), "cases without bad data");
+    for has_links in [false, true] {
+        let of_form =
+            runs.iter().filter(|(case, _)| case.get("first_child").is_some() == has_links);
+        let kept = of_form.flat_map(|(_, results)| integers(results, "num_tokens"));
+        balanced(share(kept.map(|count| count > 1)), "requests that keep drafts");
+    }
+    let packed = runs.iter().filter(|(case, _)| case.get("row_offsets").is_some());
+    let counts: Vec<i64> =
+        packed.flat_map(|(_, results)| integers(results, "num_tokens")).collect();
+    assert!(counts.contains(&0), "some requests have no rows");
 }
 
 #[test]

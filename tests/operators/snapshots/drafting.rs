@@ -124,3 +124,46 @@ fn lookup() {
         Ok(text)
     });
 }
+
+/// Requests whose texts lie in slots.
+#[test]
+fn lookup_in_slots() {
+    on_every_device("prompt_lookup_in_slots", |handle| {
+        let texts = [[1, 2, 3, 4, 2, 3, 0, 0], [9, 9, 9, 9, 9, 9, 9, 9], [5, 6, 7, 8, 0, 0, 0, 0]];
+        let (requests, max_drafts) = ([2, 0, -1, 1, 0, 3], [3, 3, 3, 2, 0, 3]);
+        let mut text = String::new();
+        for pad_with_last in [false, true] {
+            let params = PromptLookup::new().min_ngram(1).max_draft(3).pad_with_last(pad_with_last);
+            let per_request = TensorDesc::new(DType::I32, [6]);
+            let mut tensors = params.tensors(DType::I32, 3, 8);
+            tensors.drafts = TensorDesc::new(DType::I64, [6, 3]);
+            tensors.counts = per_request;
+            let tensors = tensors
+                .requests(per_request)
+                .max_drafts(per_request)
+                .flags(TensorDesc::new(DType::U32, [1]));
+            let op = handle.create(&params, &tensors)?;
+            let mut workspace = op.workspace(handle)?;
+            let tokens = handle.upload(texts.as_flattened())?;
+            let lengths = handle.upload(&[6, 8, 4])?;
+            let (rows, limits) = (handle.upload(&requests)?, handle.upload(&max_drafts)?);
+            let (mut drafts, mut counts) =
+                (handle.allocate::<i64>(18)?, handle.allocate::<i32>(6)?);
+            let mut flags = handle.upload(&[0u32])?;
+            let buffers = prompt_lookup::Buffers::new(&tokens, &lengths, &mut drafts, &mut counts)
+                .requests(&rows)
+                .max_drafts(&limits)
+                .flags(&mut flags);
+            op.call(&mut workspace, buffers)?;
+            let (drafts, counts) = (drafts.to_vec()?, counts.to_vec()?);
+            writeln!(text, "padded with the last token: {pad_with_last}").expect("a string");
+            let given = requests.iter().zip(max_drafts);
+            for ((slot, limit), (drafts, count)) in given.zip(drafts.chunks(3).zip(counts)) {
+                writeln!(text, "slot {slot}, up to {limit} -> {drafts:?}, {count} drafts")
+                    .expect("a string");
+            }
+            writeln!(text, "flags {}", flags.to_vec()?[0]).expect("a string");
+        }
+        Ok(text)
+    });
+}

@@ -157,6 +157,49 @@ fn tree() {
     });
 }
 
+/// Chains of drafts whose rows are packed: of three drafts, of one, of none, and a request that
+/// has no rows.
+#[test]
+fn chains() {
+    on_every_device("tree_verify_of_chains", |handle| {
+        let draft = [9, 10, 11, 12, 9, 10, 9];
+        let target = [10, 11, 77, 0, 20, 0, 30];
+        let params = TreeVerify::new(3);
+        let tensors = params.packed_tensors(4, 7).flags(TensorDesc::new(DType::U32, [1]));
+        let op = handle.create(&params, &tensors)?;
+        let mut workspace = op.workspace(handle)?;
+        let (draft, target) = (handle.upload(&draft)?, handle.upload(&target)?);
+        let mut text = String::new();
+        for offsets in [[0, 4, 6, 7, 7], [0, 4, 6, 9, 7]] {
+            let offsets_there = handle.upload(&offsets)?;
+            let (mut tokens, mut nodes) =
+                (handle.allocate::<i32>(16)?, handle.allocate::<i32>(16)?);
+            let (mut counts, mut flags) = (handle.allocate::<i32>(4)?, handle.upload(&[0u32])?);
+            let buffers = tree_verify::Buffers::new(tree_verify::Required {
+                draft_tokens: draft.view(),
+                target_tokens: target.view(),
+                tokens: tokens.view_mut(),
+                nodes: nodes.view_mut(),
+                num_tokens: counts.view_mut(),
+            })
+            .row_offsets(&offsets_there)
+            .flags(&mut flags);
+            op.call(&mut workspace, buffers)?;
+            let tokens = tokens.to_vec()?;
+            let rows: Vec<_> = tokens.chunks(4).map(|row| format!("{row:?}")).collect();
+            writeln!(
+                text,
+                "offsets {offsets:?}: tokens {} counts {:?} flags {}",
+                rows.join(" "),
+                counts.to_vec()?,
+                flags.to_vec()?[0],
+            )
+            .expect("a string");
+        }
+        Ok(text)
+    });
+}
+
 #[test]
 fn sampled() {
     on_every_device("sample_logits", |handle| {

@@ -22,7 +22,7 @@ pub(super) fn with_requests<O: Subject>(
     (slots, batch): (usize, usize),
     max_draft: usize,
 ) -> Case<O> {
-    let wild = rng.pick(&[6, 1_000_000]);
+    let wild = rng.pick(&[2, 8, 1_000_000]);
     if slots != batch || rng.chance(3) {
         let row = |rng: &mut Rng| match rng.chance(wild) || slots == 0 {
             false => rng.below(slots) as i32,

@@ -73,12 +73,14 @@ pub fn all(cuda: &Cuda) -> Vec<(&'static str, Box<dyn Call>)> {
         Seeded::boxed(cuda, hybrid_mtp_ngram),
         Seeded::boxed(cuda, sample_logits),
         Seeded::boxed(cuda, tree_verify),
+        Seeded::boxed(cuda, packed_chains),
         Seeded::boxed(cuda, adjust_logits),
         Seeded::boxed(cuda, append_tokens),
         Seeded::boxed(cuda, suffix_lookup),
         Seeded::boxed(cuda, moe_align),
         Seeded::boxed(cuda, indexer_topk),
         Seeded::boxed(cuda, prompt_lookup),
+        Seeded::boxed(cuda, lookup_in_slots),
         Seeded::boxed(cuda, unique),
     ]
 }
@@ -257,6 +259,24 @@ fn tree_verify(rng: &mut Rng) -> Case<TreeVerify> {
         .output("num_tokens", DType::I32, &[BATCH])
 }
 
+/// Packed chains whose target follows most of the drafts. Some offsets are bad.
+fn packed_chains(rng: &mut Rng) -> Case<TreeVerify> {
+    const BATCH: usize = 50;
+    const ROWS: usize = 2000;
+    const PATH: usize = 40;
+    let mut offsets = values(rng, BATCH + 1, |r| r.below(ROWS + 9) as i32);
+    offsets.sort_unstable();
+    let token = |rng: &mut Rng| i32::from(rng.chance(20));
+    Case::new(TreeVerify::new(PATH - 1))
+        .input("draft_tokens", vector(rng, ROWS, token))
+        .input("target_tokens", vector(rng, ROWS, token))
+        .input("row_offsets", Tensor::vector(offsets))
+        .output("tokens", DType::I32, &[BATCH, PATH])
+        .output("nodes", DType::I32, &[BATCH, PATH])
+        .output("num_tokens", DType::I32, &[BATCH])
+        .in_place("flags", flags())
+}
+
 /// Texts and a corpus of few tokens, so that suffixes occur again.
 fn suffix_lookup(rng: &mut Rng) -> Case<SuffixLookup> {
     const BATCH: usize = 40;
@@ -264,9 +284,11 @@ fn suffix_lookup(rng: &mut Rng) -> Case<SuffixLookup> {
     const CORPUS: usize = 3000;
     const DRAFTS: usize = 12;
     let matrix_of = |cols| [BATCH, cols];
-    Case::new(SuffixLookup::new().width(2))
+    Case::new(SuffixLookup::new().width(2).pad_with_last(true))
         .input("tokens", matrix(rng, matrix_of(MAX_LEN), |r| r.below(4) as i32))
         .input("lengths", vector(rng, BATCH, |r| r.below(MAX_LEN + 1) as i32))
+        .input("requests", vector(rng, BATCH, |r| r.below(BATCH + 1) as i32 - 1))
+        .input("max_drafts", vector(rng, BATCH, |r| r.below(DRAFTS + 2) as i32))
         .input("corpus", vector(rng, CORPUS, |r| r.below(4) as i32))
         .input("corpus_length", vector(rng, 1, |r| r.below(CORPUS + 1) as i32))
         .output("drafts", DType::I32, &matrix_of(DRAFTS))
@@ -354,6 +376,23 @@ fn prompt_lookup(rng: &mut Rng) -> Case<PromptLookup> {
     Case::new(operator)
         .input("tokens", matrix(rng, [REQUESTS, MAX], |r| r.below(12) as i64))
         .input("lengths", vector(rng, REQUESTS, |r| (MAX / 2 + r.below(20_000)) as i32))
+        .output("drafts", DType::I64, &drafts)
+        .output("counts", DType::I32, &[REQUESTS])
+        .in_place("flags", flags())
+}
+
+/// Requests whose texts lie in other rows, with limits.
+fn lookup_in_slots(rng: &mut Rng) -> Case<PromptLookup> {
+    const SLOTS: usize = 7;
+    const REQUESTS: usize = 20;
+    const MAX: usize = 3000;
+    let operator = PromptLookup::default().pad_with_last(true);
+    let drafts = [REQUESTS, operator.max_draft];
+    Case::new(operator)
+        .input("tokens", matrix(rng, [SLOTS, MAX], |r| r.below(12) as i32))
+        .input("lengths", vector(rng, SLOTS, |r| r.below(MAX + 1) as i32))
+        .input("requests", vector(rng, REQUESTS, |r| r.below(SLOTS + 2) as i32 - 1))
+        .input("max_drafts", vector(rng, REQUESTS, |r| r.below(7) as i32))
         .output("drafts", DType::I64, &drafts)
         .output("counts", DType::I32, &[REQUESTS])
         .in_place("flags", flags())
