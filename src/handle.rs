@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::str::FromStr;
+use std::sync::LazyLock;
 
 use spec_core::{
     Backend, Buffer, Descriptor, Device, DeviceInfo, DeviceName, Element, Error, Kernel, Memory,
@@ -49,9 +50,15 @@ macro_rules! backends {
             use crate::absent::Absent as $variant;
         )+
 
-        /// The names that are accepted, for error messages.
-        const NAMES: &str =
-            concat!("`auto`", $( ", `", $name, "`", )+ " or one of its devices as in `cuda:0`");
+        /// The names that this build accepts, for error messages.
+        static NAMES: LazyLock<String> = LazyLock::new(|| {
+            let mut names = "`auto`".to_owned();
+            $(
+                #[cfg(feature = $name)]
+                names.push_str(concat!(", `", $name, "`"));
+            )+
+            names + " or one of its devices as in `cuda:0`"
+        });
 
         #[derive(Clone)]
         enum Inner {
@@ -360,14 +367,14 @@ impl Handle {
 }
 
 fn bad_name(text: &str) -> Error {
-    Error::DeviceName { text: text.to_owned(), expected: NAMES }
+    Error::DeviceName { text: text.to_owned(), expected: &NAMES }
 }
 
 impl FromStr for Handle {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let name: DeviceName = text.parse().map_err(|_| bad_name(text))?;
+        let name = DeviceName::parse(text, &NAMES)?;
         if name.backend == "auto" { Self::auto() } else { Self::open_named(&name) }
     }
 }

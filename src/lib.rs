@@ -1,9 +1,18 @@
 //! # spec
 //!
 //! The operators that decide an LLM server's next tokens and experts:
-//! speculative decoding (n-gram drafting, hybrid MTP drafting, rejection
-//! sampling, top-k deduplication), mixture-of-experts routing, and the distinct
-//! values of large sets of 64-bit features.
+//!
+//! * sampling: [`adjust_logits`](ops::adjust_logits) (penalties, biases, bad words),
+//!   [`sample_logits`](ops::sample_logits) (temperature, top-k, top-p, min-p, log-probabilities);
+//! * drafting: [`prompt_lookup`](ops::prompt_lookup), [`suffix_lookup`](ops::suffix_lookup) with a
+//!   [`Corpus`], [`ngram_match`](ops::ngram_match), [`hybrid_mtp_ngram`](ops::hybrid_mtp_ngram),
+//!   [`deduplicate_topk`](ops::deduplicate_topk);
+//! * verification: [`tree_verify`](ops::tree_verify) for chains and trees of drafts,
+//!   [`rejection_sample`](ops::rejection_sample), and [`append_tokens`](ops::append_tokens) to the
+//!   texts;
+//! * mixture of experts: [`topk_router`](ops::topk_router), [`moe_align`](ops::moe_align);
+//! * sparse attention: [`indexer_topk`](ops::indexer_topk);
+//! * the distinct values of large sets of 64-bit features: [`unique`](ops::unique).
 //!
 //! All operators have the same interface, modelled on InfiniOp and CUB. A **descriptor** is
 //! created once from parameters and tensor descriptors, and validates them. The descriptor states
@@ -50,7 +59,7 @@ pub use handle::{Handle, Listing, Portable, devices};
 pub use spec_core::{
     Address, Argument, Backend, Buffer, DType, Descriptor, Device, DeviceInfo, DeviceName, Element,
     Error, ErrorKind, Kernel, Matrix, Memory, Operator, Place, PlaceMut, QueueId, Result, Role,
-    Signature, Site, Source, Staging, Status, Stream, Supports, TensorDesc, Timed, Timing, Vector,
+    Signature, Site, Source, Staging, Shape, Status, Stream, Supports, TensorDesc, Timed, Timing, Vector,
     View, ViewMut, bf16, dtype, exact, f16, flags, for_each_operator, memory, ngram, ops, options,
     philox, race, stream, timing,
 };

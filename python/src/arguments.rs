@@ -381,7 +381,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
                 return Err(self.contract.wrong(py, argument, status, value, expected));
             }
         }
-        self.check_overlap()
+        Ok(())
     }
 
     fn check_device(&self, prepared: &Prepared) -> PyResult<()> {
@@ -393,36 +393,6 @@ impl<'a, 'py> Arguments<'a, 'py> {
             }
             _ => Ok(()),
         }
-    }
-
-    /// Refuses written arguments that share memory with another argument.
-    fn check_overlap(&self) -> PyResult<()> {
-        // An array without memory overlaps nothing: the library itself refuses null pointers.
-        let range = |array: &Array| {
-            let bytes = array.desc.span().saturating_mul(array.desc.dtype().size());
-            let bytes = if array.address == 0 { 0 } else { bytes };
-            (array.address, array.address.saturating_add(bytes as u64))
-        };
-        let contract = self.contract;
-        let (_, arrays) = self.parts();
-        for (i, written) in arrays.iter().enumerate() {
-            let argument = &contract.arguments()[i];
-            let Some(written) = written.as_ref().filter(|_| argument.is_written()) else {
-                continue;
-            };
-            let (start, end) = range(written);
-            for (j, other) in arrays.iter().enumerate() {
-                let Some(other) = other.as_ref().filter(|_| i != j) else { continue };
-                let (from, to) = range(other);
-                if start < to && from < end && start < end && from < to {
-                    let value = format!("in the memory of `{}`", contract.arguments()[j].name);
-                    let expected = "memory of its own, since it is written";
-                    let status = Status::BadParam;
-                    return Err(contract.wrong(self.py(), argument, status, value, expected));
-                }
-            }
-        }
-        Ok(())
     }
 
     /// The outputs as the result of the call. If there are several, `result` makes one object of

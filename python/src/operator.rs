@@ -208,10 +208,9 @@ impl Operator {
     ) -> PyResult<Bound<'py, PyAny>> {
         call.complete(prepared)?;
         let (lent, arrays) = call.parts();
-        // SAFETY: `complete` compared every array with the plan's descriptors and device, and
-        // checked that no written array overlaps another. Libraries keep an array's memory until
-        // the work of their current stream is done, and DLPack orders the arrays of other
-        // libraries against this stream.
+        // SAFETY: `complete` compared every array with the plan's descriptors and device. Libraries
+        // keep an array's memory until the work of their current stream is done, and DLPack orders
+        // the arrays of other libraries against this stream.
         unsafe { prepared.run(py, &self.contract, lent, arrays, keeps)? };
         call.results(&self.result)
     }

@@ -100,9 +100,8 @@ impl Prepared {
     /// Enqueues a call on arrays that have the descriptors `descs`.
     ///
     /// # Safety
-    /// The arrays are on the plan's device and valid for the shapes and strides of `descs`, and
-    /// no written array overlaps another array. All other work on the arrays is ordered against
-    /// the stream of `lent`.
+    /// The arrays are on the plan's device and valid for the shapes and strides of `descs`. All
+    /// other work on the arrays is ordered against the stream of `lent`.
     pub unsafe fn run(
         &self,
         py: Python<'_>,

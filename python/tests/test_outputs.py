@@ -90,6 +90,27 @@ def test_a_library_that_makes_what_was_asked_for(monkeypatch):
     assert np.array_equal(made.array, spec_ops.topk_router(LOGITS, topk=64).indices)
 
 
+def test_flags_of_rows_and_padding():
+    """Each row has its own bits, which the batch's word gathers; a request of -1 is padding."""
+    logits = LOGITS.copy()
+    logits[1, 3] = np.nan
+    flags = np.array([8], np.uint32)
+    sampled = spec_ops.sample_logits(
+        logits,
+        np.arange(4),
+        np.array([1.0, -1.0], np.float32),
+        np.array([7, 8], np.uint64),
+        requests=np.array([0, 1, -1, 2], np.int32),
+        logprobs=True,
+        row_flags=True,
+        flags=flags,
+    )
+    assert sampled.row_flags.dtype == np.uint32
+    assert sampled.row_flags.tolist() == [0, 1 | 4, 0, 4] and flags.tolist() == [8 | 1 | 4]
+    assert sampled.tokens[2] == -1 and sampled.logprobs[2] == -np.inf
+    assert sampled.tokens[0] >= 0 and np.isfinite(sampled.logprobs[0])
+
+
 def test_extents_that_a_call_says():
     """Several draws of a row, and its likeliest tokens: the call says how many."""
     arrays = LOGITS, np.arange(4), 1.0, 7
@@ -108,6 +129,8 @@ def test_extents_that_a_call_says():
     assert np.array_equal(planned.tokens, many.tokens)
     with pytest.raises(spec_ops.ShapeError, match="top_tokens"):
         spec_ops.sample_logits(*arrays, top_tokens=True)
+    with pytest.raises(spec_ops.ArgumentError, match="`top_tokens` is absent, expected present, "):
+        spec_ops.sample_logits(*arrays, top=5, top_logprobs=True)
     with pytest.raises(spec_ops.SignatureError, match="`draws` is unknown, expected one of .*n, top"):
         spec_ops.sample_logits(*arrays, draws=3)
 

@@ -80,7 +80,10 @@ fn topk_router() {
             ("physical_experts", BadParam, |p, _| p.physical_experts = None),
             ("physical_experts", BadParam, |p, _| p.physical_experts = Some(0)),
             ("physical_experts", BadParam, |p, _| p.physical_experts = Some(1 << 31)),
-            ("physical_experts", BadParam, |p, t| {
+            ("replica_counts", NullPointer, |p, t| {
+                (p.physical_experts, t.replica_counts) = (None, None);
+            }),
+            ("replicas", NullPointer, |p, t| {
                 (p.physical_experts, t.replicas) = (None, None);
             }),
             ("replicas", NullPointer, |_, t| t.replicas = None),

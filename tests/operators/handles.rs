@@ -3,7 +3,7 @@
 
 use spec::ops::deduplicate_topk::{Addresses, Buffers};
 use spec::ops::{DeduplicateTopk, Unique, unique};
-use spec::{Backend, DType, Device, ErrorKind, Handle, Status, Stream};
+use spec::{Backend, DType, Device, ErrorKind, Handle, Place, Status, Stream, ViewMut};
 
 /// Runs `unique` with a descriptor of `handle` on buffers of `memory`.
 fn distinct(handle: &Handle, memory: &Handle) -> spec::Result<Vec<u64>> {
@@ -95,6 +95,104 @@ fn calls_from_addresses() {
     // SAFETY: as above.
     let error = unsafe { operator.call_at(workspace.into(), addresses, Stream::default()) };
     assert_eq!(error.unwrap_err().status(), Status::NullPointer, "described, and not given");
+}
+
+/// What a call writes has memory of its own. No view of overlapping memory is made.
+#[cfg(feature = "cpu")]
+#[test]
+fn overlapping_addresses_are_refused() {
+    let cpu = Handle::cpu().unwrap();
+    let params = DeduplicateTopk::new().mtp_step(2);
+    let operator = cpu.create(&params, &params.tensors(1, 3)).unwrap();
+    let mut scratch = vec![0u8; operator.workspace_size()];
+    let given = [7i32, 7, 7, 7, 7, 7, 3, 1, 3, 2, 1, -1, 7, 7, 7, 7, 7, 7];
+    let mut memory = given;
+    let first = memory.as_mut_ptr();
+    for (start, overlaps) in [(0, false), (1, true), (6, true), (11, true), (12, false)] {
+        let workspace = scratch.as_mut_ptr();
+        // SAFETY: arrays and workspace are as described and nobody else uses them; the call refuses
+        // overlapping arrays before using them.
+        let called = unsafe {
+            let addresses = Addresses::new(first.add(6), first.add(start));
+            operator.call_at(workspace.into(), addresses, Stream::default())
+        };
+        // SAFETY: the call is done, and the array is there.
+        let memory = unsafe { first.cast::<[i32; 18]>().read() };
+        if overlaps {
+            let error = called.unwrap_err();
+            assert_eq!(error.status(), Status::BadParam);
+            let words = "deduplicate_topk: `unique` is in the memory of `indices`";
+            assert!(error.to_string().starts_with(words), "{error}");
+        } else {
+            called.unwrap();
+            assert_eq!(memory[start..start + 6], [1, 2, 3, -1, -1, -1]);
+        }
+        assert_eq!(memory[6..12], given[6..12], "{start}");
+    }
+    if operator.workspace_size() > 0 {
+        // SAFETY: as above.
+        let error = unsafe {
+            let addresses = Addresses::new(first.add(6), first);
+            operator.call_at(first.add(5).into(), addresses, Stream::default())
+        };
+        let words = "deduplicate_topk: `workspace` is in the memory of `unique`";
+        assert!(error.unwrap_err().to_string().starts_with(words));
+    }
+}
+
+/// As [`overlapping_addresses_are_refused`], for views of a GPU's memory.
+#[test]
+fn overlapping_views_are_refused() {
+    for handle in crate::common::handles() {
+        let params = DeduplicateTopk::new().mtp_step(2);
+        let operator = handle.create(&params, &params.tensors(1, 3)).unwrap();
+        let memory = handle.upload(&[7i32; 18]).unwrap();
+        let other = handle.upload(&[7i32; 18]).unwrap();
+        let mut workspace = operator.workspace(&handle).unwrap();
+        let (_, given) = memory.view().split_at(6);
+        for start in [1, 6, 11] {
+            let (_, place) = memory.view().split_at(start);
+            // SAFETY: the call refuses the view, because `given` is in its memory.
+            let unique = unsafe {
+                match place.place() {
+                    // Two slices of host memory must not overlap, used or not.
+                    Place::Host(_) => continue,
+                    Place::Address { device, address } => {
+                        ViewMut::from_address(DType::I32, 6, device, address)
+                    }
+                    Place::Object { device, object, offset } => {
+                        ViewMut::from_object(DType::I32, 6, device, object, offset)
+                    }
+                }
+            };
+            let buffers = Buffers::new(given, unique);
+            let error = operator.call(&mut workspace, buffers).unwrap_err();
+            assert_eq!(error.status(), Status::BadParam);
+            let words = "deduplicate_topk: `unique` is in the memory of `indices`";
+            assert!(error.to_string().starts_with(words), "{error}");
+        }
+        // Equal offsets of two objects are no overlap.
+        let mut unique = handle.upload(&[7i32; 6]).unwrap();
+        operator.call(&mut workspace, Buffers::new(other.view(), &mut unique)).unwrap();
+        assert_eq!(unique.to_vec().unwrap(), [7, -1, -1, -1, -1, -1]);
+    }
+}
+
+/// The sentence about a name lists the backends of this build, and no other.
+#[test]
+fn accepted_names_are_those_of_this_build() {
+    let error = "gpu".parse::<Handle>().unwrap_err();
+    assert_eq!(error.status(), Status::BadParam);
+    for (name, built) in [
+        ("`cpu`", cfg!(feature = "cpu")),
+        ("`cuda`", cfg!(feature = "cuda")),
+        ("`wgpu`", cfg!(feature = "wgpu")),
+    ] {
+        assert_eq!(error.to_string().contains(name), built, "{error}");
+    }
+    let error = "cuda:99999999999999999999".parse::<Handle>().unwrap_err();
+    let words = "`cuda:99999999999999999999` is no device, expected a smaller index";
+    assert!(error.to_string().starts_with(words), "{error}");
 }
 
 #[test]

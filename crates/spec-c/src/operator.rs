@@ -33,8 +33,6 @@ struct Ready<O: Portable> {
     layout: &'static Layout,
     /// The tensor of each argument, in the order of the contract's list; `None` for absent ones.
     tensors: Vec<Option<TensorDesc>>,
-    /// The bytes that each of them spans, 0 for one that is not described.
-    spans: Vec<usize>,
 }
 
 impl<O: Portable> Created for Ready<O> {
@@ -96,42 +94,7 @@ fn make<O: Portable>(
 ) -> Result<Ready<O>> {
     let tensors = describe(O::NAME, O::ARGUMENTS, layout, tensors)?;
     let described = O::tensors_from(&mut InOrder::new(|at| tensors[at]))?;
-    let bytes = |desc: &TensorDesc| desc.span().saturating_mul(desc.dtype().size());
-    let spans = tensors.iter().map(|desc| desc.as_ref().map_or(0, bytes)).collect();
-    Ok(Ready { descriptor: handle.create(operator, &described)?, layout, tensors, spans })
-}
-
-/// Refuses an argument that is written where it shares memory with another argument or with the
-/// workspace. What has no memory overlaps nothing: null pointers are refused elsewhere.
-fn check_overlap(
-    call: &'static str,
-    arguments: &[Argument],
-    spans: &[usize],
-    pointer: impl Fn(usize) -> *mut c_void,
-    workspace: (*mut c_void, usize),
-) -> Result<()> {
-    let range = |pointer: *mut c_void, bytes: usize| {
-        let start = pointer.addr();
-        let bytes = if pointer.is_null() { 0 } else { bytes };
-        (start, start.saturating_add(bytes))
-    };
-    for (at, argument) in arguments.iter().enumerate().filter(|(_, a)| a.is_written()) {
-        let (start, end) = range(pointer(at), spans[at]);
-        let shared = |(from, to): (usize, usize)| start < to && from < end && from < to;
-        if start == end {
-            continue;
-        }
-        let other = (0..arguments.len())
-            .find(|&other| other != at && shared(range(pointer(other), spans[other])))
-            .map(|other| arguments[other].name)
-            .or_else(|| shared(range(workspace.0, workspace.1)).then_some("workspace"));
-        if let Some(other) = other {
-            let value = format!("in the memory of `{other}`");
-            let expected = "memory of its own, since it is written";
-            return Err(refuse(Status::BadParam, call, argument.name, value, expected));
-        }
-    }
-    Ok(())
+    Ok(Ready { descriptor: handle.create(operator, &described)?, layout, tensors })
 }
 
 /// # Safety
@@ -168,7 +131,6 @@ pub(crate) unsafe fn calculate<O: Portable>(
             // SAFETY: the header asks for pointers to `spec_memory` on wgpu.
             return unsafe { with_objects(call, ready, workspace, needed, &pointers, stream) };
         }
-        check_overlap(call, O::ARGUMENTS, &ready.spans, pointer, (workspace, needed))?;
         let addresses = O::addresses_from(&mut InOrder::new(|at| {
             let address = pointer(at);
             // An argument that was described counts as given even if its address is null:

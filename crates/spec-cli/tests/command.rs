@@ -137,6 +137,8 @@ fn bad_devices_are_refused() {
         for device in ["nonsense", "", "cpu:1", "CUDA", "cuda:", "cuda:x", "gpu:0"] {
             refused(&[command, "--device", device], "is no device, expected `auto`, `cpu`");
         }
+        let words = "`cuda:99999999999999999999` is no device, expected a smaller index";
+        refused(&[command, "--device", "cuda:99999999999999999999"], words);
         refused(&[command, "--device", "cuda:4000"], "status 6");
         refused(&[command, "--device", "wgpu:4000"], "status 6");
     }

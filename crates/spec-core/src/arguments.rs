@@ -173,6 +173,26 @@ pub trait Signature: Sized {
     /// Status 3, 4, 5, 10 or 11.
     fn fit(tensors: &Self::Tensors, buffers: &mut Self::Buffers<'_>, site: Site) -> Result<()>;
 
+    /// Checks that no argument that is written shares memory with another argument or with the
+    /// workspace, and that no argument shares memory with the workspace. The buffers are cut to
+    /// what their descriptors span.
+    ///
+    /// # Errors
+    /// Status 3.
+    fn apart(buffers: &Self::Buffers<'_>, workspace: &ViewMut<'_>) -> Result<()>;
+
+    /// As [`apart`](Self::apart), for arguments that are given as addresses, before there are views
+    /// of them.
+    ///
+    /// # Errors
+    /// Status 3.
+    fn apart_at(
+        tensors: &Self::Tensors,
+        addresses: &Self::Addresses,
+        workspace: Address,
+        workspace_size: usize,
+    ) -> Result<()>;
+
     /// Buffers at addresses on `device`, as large as the descriptors say.
     ///
     /// # Safety

@@ -219,20 +219,33 @@ impl<O: Operator> Descriptor<O> {
     /// created on, since that handle's queue orders all use of the memory.
     ///
     /// # Errors
-    /// Status 3, 4, 5, 10 or 11 for a buffer that does not fit its descriptor, 13
-    /// for a workspace that is too small, 1 when the device refuses.
+    /// Status 3, 4, 5, 10 or 11 for a buffer that does not fit its descriptor, 3 for a written
+    /// argument in the memory of another argument or of the workspace, 13 for a workspace that is
+    /// too small, 1 when the device refuses.
     pub fn call_on<'a>(
         &self,
         workspace: impl Into<ViewMut<'a>>,
+        buffers: O::Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
+        self.checked(workspace.into(), buffers, stream, O::apart)
+    }
+
+    /// Checks the buffers, `apart` whether they share memory, and enqueues the work.
+    fn checked(
+        &self,
+        workspace: ViewMut<'_>,
         mut buffers: O::Buffers<'_>,
         stream: Stream<'_>,
+        apart: impl FnOnce(&O::Buffers<'_>, &ViewMut<'_>) -> Result<()>,
     ) -> Result<()> {
         // On a raw stream the caller orders all memory that is used there.
         let ordered = !matches!(stream.kind(), Kind::Raw { .. });
         let site = Site { device: self.device, queue: ordered.then_some(self.queue) };
         O::fit(&self.tensors, &mut buffers, site)?;
-        let workspace = self.fit_workspace(workspace.into(), site)?;
-        // SAFETY: `fit` and `fit_workspace` have just checked buffers and workspace. All
+        let workspace = self.fit_workspace(workspace, site)?;
+        apart(&buffers, &workspace)?;
+        // SAFETY: `fit`, `fit_workspace` and `apart` have just checked buffers and workspace. All
         // memory stays usable until the work is done: borrowed host memory outlives the call;
         // memory that a handle allocated is freed in the order of its queue, so after the work;
         // for foreign memory, the caller of its unsafe constructor promised it.
@@ -279,8 +292,7 @@ impl<O: Operator> Descriptor<O> {
     /// Until the work is done, each address is valid on this device for the elements that its
     /// descriptor spans, and the workspace for [`workspace_size`](Self::workspace_size) bytes.
     /// The caller orders every other use of that memory before or after the work, replays of
-    /// captured graphs included. No argument that is written overlaps another argument or the
-    /// workspace.
+    /// captured graphs included.
     pub unsafe fn call_at(
         &self,
         workspace: Address,
@@ -288,6 +300,7 @@ impl<O: Operator> Descriptor<O> {
         stream: Stream<'_>,
     ) -> Result<()> {
         let bytes = self.workspace_size();
+        O::apart_at(&self.tensors, &addresses, workspace, bytes)?;
         // SAFETY: by this function's own contract, the addresses are valid for what the
         // descriptors span, and the workspace for `workspace_size` bytes, until the work is done.
         let (workspace, buffers) = unsafe {
@@ -296,7 +309,7 @@ impl<O: Operator> Descriptor<O> {
                 O::at(&self.tensors, addresses, self.device),
             )
         };
-        self.call_on(workspace, buffers, stream)
+        self.checked(workspace, buffers, stream, |_, _| Ok(()))
     }
 
     /// The workspace, checked and cut to the size that the kernel needs; an empty one where the

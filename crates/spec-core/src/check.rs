@@ -229,12 +229,12 @@ impl Checker {
         if desc.shape() == expected {
             return Ok(());
         }
-        Err(self.error(
-            Status::BadTensorShape,
-            argument.name,
-            format!("{:?}", desc.shape()),
-            format!("{expected:?}, which is {}", argument.shape),
-        ))
+        let mut expected = format!("{expected:?}");
+        if expected != argument.shape {
+            expected += &format!(", which is {}", argument.shape);
+        }
+        let value = format!("{:?}", desc.shape());
+        Err(self.error(Status::BadTensorShape, argument.name, value, expected))
     }
 
     fn strides(
@@ -338,6 +338,105 @@ impl Checker {
             ));
         }
         Ok(())
+    }
+}
+
+/// The memory of an argument.
+#[derive(Clone, Copy)]
+pub(crate) struct Span {
+    object: usize,
+    start: u64,
+    end: u64,
+}
+
+impl Span {
+    /// What has no memory overlaps nothing: null pointers are refused elsewhere.
+    const NOTHING: Span = Span { object: 0, start: 0, end: 0 };
+
+    /// `bytes` bytes at an address.
+    pub(crate) fn at(address: Address, bytes: usize) -> Self {
+        match address.0 {
+            0 => Span::NOTHING,
+            start => Span { object: 0, start, end: start.saturating_add(bytes as u64) },
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.start >= self.end
+    }
+
+    fn overlaps(&self, other: &Span) -> bool {
+        let in_order = self.start < other.end && other.start < self.end;
+        in_order && self.object == other.object && !self.is_empty() && !other.is_empty()
+    }
+}
+
+/// The memory of a required or optional argument.
+pub(crate) trait Spanned {
+    fn span(&self) -> Span;
+}
+
+impl<V: Locate> Spanned for V {
+    fn span(&self) -> Span {
+        let Location { dtype, len, object, start, null, .. } = self.location();
+        let bytes = len.saturating_mul(dtype.size()) as u64;
+        if null { Span::NOTHING } else { Span { object, start, end: start.saturating_add(bytes) } }
+    }
+}
+
+impl<V: Locate> Spanned for Option<V> {
+    fn span(&self) -> Span {
+        self.as_ref().map_or(Span::NOTHING, Spanned::span)
+    }
+}
+
+/// The memory of an argument that is given as an address.
+pub(crate) trait SpannedAt<A> {
+    fn span_at(&self, address: A) -> Span;
+}
+
+impl SpannedAt<Address> for TensorDesc {
+    fn span_at(&self, address: Address) -> Span {
+        Span::at(address, self.span().saturating_mul(self.dtype().size()))
+    }
+}
+
+impl SpannedAt<Option<Address>> for Option<TensorDesc> {
+    fn span_at(&self, address: Option<Address>) -> Span {
+        let both = self.as_ref().zip(address);
+        both.map_or(Span::NOTHING, |(desc, address)| desc.span_at(address))
+    }
+}
+
+impl Checker {
+    /// Checks that what a call writes, its workspace included, shares no memory with other
+    /// arguments. `spans` has the memory of each of the `arguments`.
+    pub(crate) fn apart(
+        &self,
+        arguments: &'static [Argument],
+        spans: &[Span],
+        workspace: Span,
+    ) -> Result<()> {
+        for (at, (argument, own)) in arguments.iter().zip(spans).enumerate() {
+            if own.overlaps(&workspace) {
+                return Err(self.shared("workspace", argument.name));
+            }
+            if !argument.is_written() {
+                continue;
+            }
+            let other = (0..spans.len()).find(|&other| other != at && own.overlaps(&spans[other]));
+            if let Some(other) = other {
+                return Err(self.shared(argument.name, arguments[other].name));
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn shared(&self, argument: &'static str, other: &'static str) -> Error {
+        let value = format!("in the memory of `{other}`");
+        let expected = "memory of its own, since it is written";
+        self.error(Status::BadParam, argument, value, expected)
     }
 }
 

@@ -454,6 +454,31 @@ macro_rules! operator {
                 Ok(())
             }
 
+            fn apart(
+                buffers: &Buffers<'_>,
+                workspace: &$crate::ViewMut<'_>,
+            ) -> $crate::Result<()> {
+                let spans = [ $( $crate::check::Spanned::span(
+                    &buffers.$($required)? $($optional)?
+                ), )+ ];
+                let workspace = $crate::check::Spanned::span(workspace);
+                $crate::check::Checker::new($name).apart(arg::ALL, &spans, workspace)
+            }
+
+            fn apart_at(
+                tensors: &Tensors,
+                addresses: &Addresses,
+                workspace: $crate::Address,
+                workspace_size: usize,
+            ) -> $crate::Result<()> {
+                let spans = [ $( $crate::check::SpannedAt::span_at(
+                    &tensors.$($required)? $($optional)?,
+                    addresses.$($required)? $($optional)?,
+                ), )+ ];
+                let workspace = $crate::check::Span::at(workspace, workspace_size);
+                $crate::check::Checker::new($name).apart(arg::ALL, &spans, workspace)
+            }
+
             unsafe fn at<'a>(
                 tensors: &Tensors,
                 addresses: Addresses,

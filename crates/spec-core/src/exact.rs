@@ -129,6 +129,17 @@ pub fn sqrt_softplus(x: f32) -> f32 {
     (positive + ln_1p(exp(-x.abs()))).sqrt()
 }
 
+/// The number, or a zero of its sign where it is subnormal.
+///
+/// Some devices take subnormal numbers as zeros. An operation whose operands and result go through
+/// this function can have the same bits there. A port must watch products that are little below the
+/// smallest normal number, and are rounded up to it: some devices make zeros of them.
+#[inline(always)]
+pub const fn flushed(x: f32) -> f32 {
+    let bits = x.to_bits();
+    if bits & 0x7F80_0000 == 0 { f32::from_bits(bits & 0x8000_0000) } else { x }
+}
+
 /// The steps of a row's softmax, each a function of its own, so that every backend can spread
 /// them over its threads. Weights are summed as integers, so the order of summation is free.
 pub mod softmax {
@@ -322,6 +333,20 @@ mod tests {
         assert_eq!(exp(f32::NEG_INFINITY), 0.0);
         assert_eq!(exp(f32::NAN), 0.0);
         assert!(exp(EXP_MIN) >= f32::MIN_POSITIVE);
+    }
+
+    #[test]
+    fn subnormal_numbers_are_flushed() {
+        let smallest = f32::MIN_POSITIVE;
+        for x in [0.0, -0.0, smallest, -smallest, 1.5, f32::INFINITY, f32::NEG_INFINITY] {
+            assert_eq!(flushed(x).to_bits(), x.to_bits());
+        }
+        let largest = f32::from_bits(smallest.to_bits() - 1);
+        for x in [1e-40, largest, f32::from_bits(1)] {
+            assert_eq!(flushed(x).to_bits(), 0);
+            assert_eq!(flushed(-x).to_bits(), (-0.0_f32).to_bits());
+        }
+        assert!(flushed(f32::NAN).is_nan());
     }
 
     #[test]

@@ -98,5 +98,5 @@ pub use error::{Error, ErrorKind, Result, Status};
 pub use half::{bf16, f16};
 pub use memory::{Memory, Place, PlaceMut, Staging, View, ViewMut};
 pub use stream::Stream;
-pub use tensor::{MAX_RANK, TensorDesc};
+pub use tensor::{MAX_RANK, Shape, TensorDesc};
 pub use timing::{Timed, Timing};

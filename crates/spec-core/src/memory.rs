@@ -392,10 +392,17 @@ pub(crate) struct Location {
     pub(crate) device: Device,
     /// The queue that the memory belongs to, where a handle allocated it.
     pub(crate) queue: Option<QueueId>,
+    /// The buffer object that `start` is an offset in; 0 where `start` is an address.
+    pub(crate) object: usize,
     /// Address or offset of the first byte.
     pub(crate) start: u64,
     /// Whether the address is null.
     pub(crate) null: bool,
+}
+
+/// A number that tells buffer objects apart.
+fn address_of(object: &(dyn Any + Send + Sync)) -> usize {
+    std::ptr::from_ref(object).addr()
 }
 
 pub(crate) trait Locate {
@@ -407,12 +414,13 @@ pub(crate) trait Locate {
 
 impl Locate for View<'_> {
     fn location(&self) -> Location {
-        let (device, start, null) = match self.place {
-            Place::Host(bytes) => (Device::CPU, bytes.as_ptr().addr() as u64, false),
-            Place::Address { device, address } => (device, address, address == 0),
-            Place::Object { device, offset, .. } => (device, offset, false),
+        let (device, object, start, null) = match self.place {
+            Place::Host(bytes) => (Device::CPU, 0, bytes.as_ptr().addr() as u64, false),
+            Place::Address { device, address } => (device, 0, address, address == 0),
+            Place::Object { device, object, offset } => (device, address_of(object), offset, false),
         };
-        Location { dtype: self.dtype, len: self.len, device, queue: self.queue, start, null }
+        let View { dtype, len, queue, .. } = *self;
+        Location { dtype, len, device, queue, object, start, null }
     }
 
     fn truncate(&mut self, len: usize) {
@@ -425,12 +433,15 @@ impl Locate for View<'_> {
 
 impl Locate for ViewMut<'_> {
     fn location(&self) -> Location {
-        let (device, start, null) = match &self.place {
-            PlaceMut::Host(bytes) => (Device::CPU, bytes.as_ptr().addr() as u64, false),
-            PlaceMut::Address { device, address } => (*device, *address, *address == 0),
-            PlaceMut::Object { device, offset, .. } => (*device, *offset, false),
+        let (device, object, start, null) = match &self.place {
+            PlaceMut::Host(bytes) => (Device::CPU, 0, bytes.as_ptr().addr() as u64, false),
+            PlaceMut::Address { device, address } => (*device, 0, *address, *address == 0),
+            PlaceMut::Object { device, object, offset } => {
+                (*device, address_of(*object), *offset, false)
+            }
         };
-        Location { dtype: self.dtype, len: self.len, device, queue: self.queue, start, null }
+        let ViewMut { dtype, len, queue, .. } = *self;
+        Location { dtype, len, device, queue, object, start, null }
     }
 
     fn truncate(&mut self, len: usize) {

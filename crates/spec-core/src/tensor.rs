@@ -19,6 +19,14 @@ pub const MAX_RANK: usize = 4;
 /// let strided = TensorDesc::with_strides(DType::F32, [4, 256], [1024, 1]);
 /// assert_eq!(strided.span(), 3 * 1024 + 256);
 /// ```
+///
+/// More than [`MAX_RANK`] dimensions do not compile:
+///
+/// ```compile_fail,E0277
+/// use spec_core::{DType, TensorDesc};
+///
+/// TensorDesc::new(DType::F32, [1, 1, 1, 1, 1]);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TensorDesc {
     dtype: DType,
@@ -27,9 +35,25 @@ pub struct TensorDesc {
     strides: [isize; MAX_RANK],
 }
 
+/// Shapes of up to [`MAX_RANK`] dimensions, which a descriptor holds.
+#[diagnostic::on_unimplemented(
+    message = "a descriptor holds at most four dimensions",
+    label = "too many dimensions"
+)]
+pub trait Shape {}
+
+impl Shape for [usize; 0] {}
+impl Shape for [usize; 1] {}
+impl Shape for [usize; 2] {}
+impl Shape for [usize; 3] {}
+impl Shape for [usize; MAX_RANK] {}
+
 impl TensorDesc {
     /// A packed, row-major tensor.
-    pub fn new<const R: usize>(dtype: DType, shape: [usize; R]) -> Self {
+    pub fn new<const R: usize>(dtype: DType, shape: [usize; R]) -> Self
+    where
+        [usize; R]: Shape,
+    {
         let mut strides = [0; R];
         let mut step: usize = 1;
         for i in (0..R).rev() {
@@ -44,8 +68,10 @@ impl TensorDesc {
         dtype: DType,
         shape: [usize; R],
         strides: [isize; R],
-    ) -> Self {
-        const { assert!(R <= MAX_RANK, "a descriptor holds at most four dimensions") };
+    ) -> Self
+    where
+        [usize; R]: Shape,
+    {
         let mut desc = TensorDesc { dtype, rank: R, shape: [1; MAX_RANK], strides: [1; MAX_RANK] };
         desc.shape[..R].copy_from_slice(&shape);
         desc.strides[..R].copy_from_slice(&strides);

@@ -10,6 +10,13 @@
 //! or the pool whose `install` runs the caller. The work is done when the call
 //! returns. A call allocates nothing, except for the entries of rayon's own queues.
 //!
+//! # The floating-point environment
+//!
+//! A process may have told the floating-point units of its threads to take subnormal numbers as
+//! zeros: loading a shared object that was linked with `-ffast-math` does that. On x86-64, a call
+//! computes in the usual environment nevertheless. It gives the calling thread its own environment
+//! back. Workers of the pool keep the usual one.
+//!
 //! # Arguments that change during a call
 //!
 //! A caller must not write to an argument during a call, and in Rust safe code cannot. Callers
@@ -38,6 +45,7 @@
 //! The test `tests/changing_arguments.rs` overwrites all arguments of every operator during calls.
 
 mod device;
+mod environment;
 mod memory;
 mod ops;
 mod race;

@@ -139,7 +139,7 @@ struct Taken {
 #pragma unroll
         for (u32 j = 0; j < AHEAD; j++) {
             if (entries[j] == 0) continue;
-            const float x = penalised(s, entries[j], to_f32(given[j]));
+            const float x = penalised(s, entries[j], flushed(to_f32(given[j])));
             store(logits + own.token_at(places.at[j]), x);
         }
     }
@@ -163,14 +163,14 @@ INLINE void finish_biases(const Params& p, const Row& s, Class& own, T* logits) 
         const i32 token = p.bias_tokens[i];
         const u32 entry = own.take_biased(own.place(token));
         if (entry == 0) continue;
-        float x = to_f32(logits[token]);
+        float x = flushed(to_f32(logits[token]));
         if (entry & REPEATED_BIAS) {
 #pragma unroll 1
             for (u32 j = s.biases.begin; j < s.biases.end; j++) {
-                if (p.bias_tokens[j] == token) x = exact::add(x, p.bias_values[j]);
+                if (p.bias_tokens[j] == token) x = flushed_sum(x, flushed(p.bias_values[j]));
             }
         } else {
-            x = exact::add(x, p.bias_values[i]);
+            x = flushed_sum(x, flushed(p.bias_values[i]));
         }
         store(logits + token, penalised(s, entry, x));
     }
@@ -212,7 +212,7 @@ INLINE void adjust_class(const Params& p, const Text& text, u64 row, const Piece
         const u32 entry = own.take(place);
         if (entry == 0) return;
         T* const logit = logits + own.token_at(place);
-        store(logit, penalised(s, entry, to_f32(*logit)));
+        store(logit, penalised(s, entry, flushed(to_f32(*logit))));
     });
     finish_biases(p, s, own, logits);
     __syncthreads();

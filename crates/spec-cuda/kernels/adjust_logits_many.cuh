@@ -171,15 +171,16 @@ INLINE void each_bias(const Params& p, const Row& s, Class& own, Found found) {
 
 // A token's logit after all rules.
 INLINE float adjusted(const Params& p, const Row& s, const Class& own, u32 slot, u32 token, float x) {
+    x = flushed(x);
     const u32 value = own.values[slot];
     const u32 first = p.biases == 0 ? NONE : own.first[slot];
     if (first != NONE) {
-        x = exact::add(x, p.bias_values[first]);
+        x = flushed_sum(x, flushed(p.bias_values[first]));
         if (value & REPEATED_BIAS) {
 #pragma unroll 1
             for (u32 i = first + 1; i < s.biases.end; i++) {
                 if (p.bias_tokens[i] == static_cast<i32>(token)) {
-                    x = exact::add(x, p.bias_values[i]);
+                    x = flushed_sum(x, flushed(p.bias_values[i]));
                 }
             }
         }

@@ -56,6 +56,14 @@ struct Row {
     }
 };
 
+// The number, or a zero of its sign where it is subnormal: spec_core::exact::flushed.
+INLINE float flushed(float x) {
+    const u32 bits = __float_as_uint(x);
+    return (bits & 0x7F800000u) == 0 ? __uint_as_float(bits & 0x80000000u) : x;
+}
+
+INLINE float flushed_sum(float a, float b) { return flushed(exact::add(a, b)); }
+
 // 1 / r for r > 0, cut to 2^-100 .. 2^100: spec_core::exact::sampling::inverse.
 INLINE float inverse(float r) {
     const u32 bits = min(max(__float_as_uint(r), 27u << 23), 227u << 23);
@@ -96,13 +104,13 @@ INLINE bool penalty(const float* penalties, float given, float none, float least
                     u32& bits) {
     value = none;
     if (penalties == nullptr) return false;
+    given = flushed(given);
     if (!exact::finite(given) || given <= least) {
         bits |= BAD_LENGTHS;
         return false;
     }
     value = given;
-    // By bits: -0 is subtracted, since that makes 0 of a logit of -0.
-    return __float_as_uint(given) != __float_as_uint(none);
+    return given != none;
 }
 
 // Climbs from a row to the text, noting the tokens on the way. By one thread, which needs nothing
@@ -132,7 +140,8 @@ INLINE u32 climb(const Params& p, u64 row, Row& s, u32& bits) {
 INLINE u32 survey(const Params& p, i64 request, Row& s) {
     u32 bits = 0;
     const u64 r = static_cast<u64>(request);
-    if (r >= p.request_count) return BAD_LENGTHS;
+    // -1 is padding.
+    if (r >= p.request_count) return request == -1 ? 0 : BAD_LENGTHS;
     const void* const other = p.lengths.data;
     const i64 length = p.lengths[r];
     const i64 prompt = p.prompt_lengths[r];
@@ -239,13 +248,13 @@ INLINE void store(float* to, float x) { *to = x; }
 INLINE void store(f16* to, float x) { *to = __float2half_rn(x); }
 INLINE void store(bf16* to, float x) { *to = __float2bfloat16_rn(x); }
 
-// A logit after penalties, of a token that was generated `count` times.
+// A logit after penalties, of a token that was generated `count` times. The logit is not subnormal.
 INLINE float penalised(const Row& s, bool is_in_text, u32 count, float x) {
-    if (s.repeats && is_in_text) x = exact::mul(x, x > 0.0f ? s.inverse : s.repetition);
+    if (s.repeats && is_in_text) x = flushed(exact::mul(x, x > 0.0f ? s.inverse : s.repetition));
     if (s.frequents && count > 0) {
-        x = exact::sub(x, exact::mul(s.frequency, __uint2float_rn(count)));
+        x = flushed_sum(x, -flushed(exact::mul(s.frequency, __uint2float_rn(count))));
     }
-    if (s.is_present && count > 0) x = exact::sub(x, s.presence);
+    if (s.is_present && count > 0) x = flushed_sum(x, -s.presence);
     return x;
 }
 

@@ -203,7 +203,7 @@ __device__ __noinline__ void sample_certain(Sampling<T> sampling, u32 largest_ke
     const Params<T>& p = sampling.p;
     Team& team = sampling.team;
     if (largest_key <= LOWEST_KEY) {
-        if (sampling.leads()) raise(p.flags, NON_FINITE);
+        if (sampling.leads()) raise_of(p, sampling.index, NON_FINITE);
         sampling.write_certain(lowest_allowed(p, sampling.index, team.lane));
         return;
     }
@@ -250,7 +250,7 @@ __device__ __noinline__ void sample_together(const Params<T>& p, u32 index, Team
     float* const tops = fits ? races.tops_of(team.warp, share.begin, p.vocab) : nullptr;
     team.pass_largest(key_of(top));
     const u32 largest_key = team.largest_told(MAX_PIECES);
-    if (largest_key > LOWEST_KEY && team.piece() == 0 && team.lane == 0) raise(p.flags, options.bits);
+    if (largest_key > LOWEST_KEY && team.piece() == 0 && team.lane == 0) raise_of(p, index, options.bits);
     if (largest_key <= LOWEST_KEY || (options.greedy && p.draws == 1)) {
         return sample_certain(sampling(), largest_key);
     }
@@ -342,10 +342,11 @@ INLINE void sample(const Params<T>& p) {
     __shared__ Nucleus::Shared nucleus;
     const Lead lead(leads);
     Team team(told);
+    const u32 index = blockIdx.x >> (31 - __clz(team.blocks.size));
+    if (is_padding(p.of_rows, index)) return write_padding(p, index, team.blocks);
     shared.few.begin();
     // Others may list in this block's memory once they have seen it cleared.
     if (team.blocks.size > 1) team.blocks.arrive_prepared();
-    const u32 index = blockIdx.x >> (31 - __clz(team.blocks.size));
     if (threadIdx.x == 0) request.fetch(p, index);
     const u32* const mask = p.mask.data == nullptr ? nullptr : p.mask[index];
     LogitRow<T> row(p.logits[index], p.vocab, team, Masked<T>{mask, p.vocab, 0, {0.0f, 0.0f}});
@@ -368,7 +369,7 @@ INLINE void sample(const Params<T>& p) {
         raw = LogitGroups<T, true>{row.row, mask, p.vocab}.survey(share.begin, share.end, team.lane,
                                                                   keep);
     }
-    if (__any_sync(ALL_LANES, !(raw <= LARGEST)) && team.lane == 0) raise(p.flags, NON_FINITE);
+    if (__any_sync(ALL_LANES, !(raw <= LARGEST)) && team.lane == 0) raise_of(p, index, NON_FINITE);
     if (threadIdx.x == 0) Request::arrive();
     __syncthreads();
     if (team.blocks.size > 1) team.blocks.wait_started();
@@ -385,7 +386,7 @@ INLINE void sample(const Params<T>& p) {
         if (answer != 0) {
             const Scale scale = {exact::value_of_key(answer), options.inverse};
             if (team.blocks.rank == 0) {
-                if (threadIdx.x == 0) raise(p.flags, options.bits);
+                if (threadIdx.x == 0) raise_of(p, index, options.bits);
                 sampling().end_few(few.listed, options, 0, scale);
                 sampling().clear_probs();
             }

@@ -335,7 +335,7 @@ __device__ __noinline__ bool sample_nucleus(const Params<T>& p, u32 index, Team 
     }
     if (threadIdx.x == 0) {
         shared.message.order = order;
-        if (order == Nucleus::DONE) raise(p.flags, options.bits);
+        if (order == Nucleus::DONE) raise_of(p, index, options.bits);
     }
     __syncthreads();
     tell_all(blocks, message, WORDS, lead.answered, team);

@@ -34,6 +34,7 @@ INLINE void sample_plain(const Params<T>& p) {
     __shared__ u32 first_group;
     const Senders blocks;
     const u32 index = blockIdx.x >> (31 - __clz(blocks.size));
+    if (is_padding(p.of_rows, index)) return write_padding(p, index, blocks);
     const RaceLead lead(shared, tops, p.vocab);
     Request& request = requests[lead.warp];
     if (lead.lane == 0) request.fetch_plain(p, index);
@@ -52,7 +53,7 @@ INLINE void sample_plain(const Params<T>& p) {
     const u32 piece = blocks.rank * SELECT_WARPS + lead.warp;
     const Share share(p.vocab, piece, blocks.size * SELECT_WARPS);
     const Drawing drawing =
-        read_plain(p, request, lead, row, share, piece, picks_of[lead.warp], Unseen{}, begin, [] {});
+        read_plain(p, index, request, lead, row, share, piece, picks_of[lead.warp], Unseen{}, begin, [] {});
     const Options& options = drawing.options;
     if (blocks.size > 1) blocks.wait_started();
     if (blocks.rank != 0) return lead.send(blocks, arrivals, share, piece);
@@ -63,7 +64,7 @@ INLINE void sample_plain(const Params<T>& p) {
     const float largest = exact::value_of_key(largest_key);
     u32 token = 0;
     if (largest_key <= LOWEST_KEY) {
-        if (threadIdx.x == 0) raise(p.flags, NON_FINITE);
+        if (threadIdx.x == 0) raise_of(p, index, NON_FINITE);
         if (lead.warp == 0) token = lowest_allowed(p, index, lead.lane);
     } else if (options.greedy) {
 #pragma unroll 1
@@ -78,7 +79,7 @@ INLINE void sample_plain(const Params<T>& p) {
         token = static_cast<u32>(lead.winner(racers, blocks.size * SELECT_WARPS, front.early));
     }
     if (threadIdx.x != 0) return;
-    if (largest_key > LOWEST_KEY) raise(p.flags, options.bits);
+    if (largest_key > LOWEST_KEY) raise_of(p, index, options.bits);
     // Where the logits change during the call, there may be none.
     p.tokens.set(index, 0, token < p.vocab ? static_cast<i32>(token) : 0);
 }

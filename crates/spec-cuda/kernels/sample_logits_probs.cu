@@ -332,6 +332,7 @@ INLINE void sample_probs(const Params<float>& p) {
     Team team(told);
     const Senders& blocks = team.blocks;
     const u32 index = blockIdx.x / blocks.size;
+    if (is_padding(p.of_rows, index)) return write_padding(p, index, blocks);
     const RaceLead lead(shared, tops, p.vocab);
     Request& request = requests[lead.warp];
     if (lead.lane == 0) request.fetch_plain(p, index);
@@ -356,7 +357,7 @@ INLINE void sample_probs(const Params<float>& p) {
         top = fmaxf(top, its);
     };
     const Keeping keeping = {picks, weights};
-    survey_plain(p, request, lead, row, share, noise, visit, Unseen{}, keeping, begin);
+    survey_plain(p, index, request, lead, row, share, noise, visit, Unseen{}, keeping, begin);
     const Options options(request);
     const Draw draw = request.draw(p);
     if (blocks.size > 1) blocks.wait_started();
@@ -394,7 +395,7 @@ INLINE void sample_probs(const Params<float>& p) {
     if (threadIdx.x != 0 || blocks.rank != 0) return;
     // Where the logits change during the call, there may be none.
     if (token >= p.vocab) token = 0;
-    raise(p.flags, lowest ? NON_FINITE : options.bits);
+    raise_of(p, index, lowest ? NON_FINITE : options.bits);
     write_token(p, index, 0, token, logprob);
 }
 

@@ -85,6 +85,33 @@ struct Scale {
     }
 };
 
+// ---- rows -----------------------------------------------------------------------
+
+// Sets flags of a row.
+template <typename T>
+INLINE void raise_of(const Params<T>& p, u32 row, u32 bits) {
+    raise(p.flags, bits);
+    if (p.row_flags != nullptr && bits != 0) atomicOr(p.row_flags + row, bits);
+}
+
+// Whether a row is padding: nothing of it is looked at.
+INLINE bool is_padding(const Integers& of_rows, u32 row) {
+    return of_rows.data != nullptr && of_rows[row] == -1;
+}
+
+// Writes what a row that is padding has. By all blocks of the row's cluster.
+template <typename T>
+__device__ __noinline__ void write_padding(const Params<T>& p, u32 row, Cluster blocks) {
+    if (blocks.rank == 0 && threadIdx.x < p.draws) {
+        p.tokens.set(row, threadIdx.x, -1);
+        if (p.processed_logprobs.data != nullptr) p.processed_logprobs[row][threadIdx.x] = negative_infinity();
+    }
+    if (p.probs.data == nullptr) return;
+    for (u32 i = blocks.rank * blockDim.x + threadIdx.x; i < p.vocab; i += blocks.size * blockDim.x) {
+        p.probs[row][i] = 0.0f;
+    }
+}
+
 // ---- requests -------------------------------------------------------------------
 
 // What a row's request says. Asynchronous copies bring it to shared memory while the row is read, so

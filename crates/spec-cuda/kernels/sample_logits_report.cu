@@ -106,8 +106,14 @@ INLINE void report(const Report<T>& p) {
     using Row = LogitGroups<T, false>;
     __shared__ Shared shared;
     const Senders blocks;
-    if (blocks.size > 1) RaceLead::open(blocks, shared.arrivals);
     const u32 index = blockIdx.x >> (31 - __clz(blocks.size));
+    if (is_padding(p.of_rows, index)) {
+        // The next kernel waits for the kernel that draws by waiting for this one.
+        follow();
+        if (blocks.rank == 0) write_padded_report(p, index);
+        return;
+    }
+    if (blocks.size > 1) RaceLead::open(blocks, shared.arrivals);
     const u32 lane = lane_id();
     const u32 piece = blocks.rank * SELECT_WARPS + threadIdx.x / WARP;
     const Row row = {p.logits[index], nullptr, p.vocab};

@@ -23,6 +23,19 @@ INLINE void write_drawn(const Report<T>& p, u32 index, const Drawn& drawn, const
     p.ranks[index][threadIdx.x] = x == x ? static_cast<i32>(rank) : 0;
 }
 
+// Writes what is reported of a row that is padding, by one block.
+template <typename T>
+__device__ __noinline__ void write_padded_report(const Report<T>& p, u32 row) {
+    if (threadIdx.x < p.draws) {
+        if (p.logprobs.data != nullptr) p.logprobs[row][threadIdx.x] = negative_infinity();
+        if (p.ranks.data != nullptr) p.ranks[row][threadIdx.x] = 0;
+    }
+    for (u32 i = threadIdx.x; i < p.top; i += blockDim.x) {
+        if (p.top_tokens.data != nullptr) p.top_tokens[row][i] = -1;
+        if (p.top_logprobs.data != nullptr) p.top_logprobs[row][i] = negative_infinity();
+    }
+}
+
 template <typename T>
 INLINE void write_likeliest(const Report<T>& p, u32 index, const u64* sorted, u32 count, const LogSoftmax& softmax) {
     for (u32 i = threadIdx.x; i < p.top; i += SELECT_THREADS) {

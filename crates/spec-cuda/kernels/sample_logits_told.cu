@@ -167,6 +167,11 @@ INLINE void tell(const Told<T>& told) {
     __shared__ Drawn drawn;
     const Senders blocks;
     const u32 index = blockIdx.x >> (31 - __clz(blocks.size));
+    if (is_padding(p.of_rows, index)) {
+        write_padding(p, index, blocks);
+        if (blocks.rank == 0) write_padded_report(report, index);
+        return;
+    }
     const RaceLead lead(shared, tops, p.vocab);
     Request& request = requests[lead.warp];
     if (lead.lane == 0) request.fetch_plain(p, index);
@@ -192,7 +197,7 @@ INLINE void tell(const Told<T>& told) {
         if (lead.lane == 0) sums[piece] = own;
     };
     const Drawing drawing =
-        read_plain(p, request, lead, row, share, piece, scratch.picks[lead.warp], powers, begin, end);
+        read_plain(p, index, request, lead, row, share, piece, scratch.picks[lead.warp], powers, begin, end);
     const Options& options = drawing.options;
     const float scale = powers.scale;
     if (blocks.size > 1) blocks.wait_started();
@@ -220,7 +225,7 @@ INLINE void tell(const Told<T>& told) {
     u32 found = 1;
     if (largest_key <= LOWEST_KEY) {
         if (threadIdx.x == 0) {
-            raise(p.flags, NON_FINITE);
+            raise_of(p, index, NON_FINITE);
             teller(0, 0, negative_infinity());
         }
     } else if (options.greedy) {
@@ -236,7 +241,7 @@ INLINE void tell(const Told<T>& told) {
         const Racers<Row, KeepsAll> racers(drawing.draw, row, weights, options.floor, negative_infinity(), KeepsAll{});
         found = RaceOrder{lead, scratch.race}.find(racers, pieces, p.draws, teller);
     }
-    if (largest_key > LOWEST_KEY && threadIdx.x == 0) raise(p.flags, options.bits);
+    if (largest_key > LOWEST_KEY && threadIdx.x == 0) raise_of(p, index, options.bits);
     // Behind those that finish.
     if (found + threadIdx.x < p.draws) teller(found + threadIdx.x, NONE, nothing());
     if (report.logprobs.data != nullptr || report.ranks.data != nullptr || report.top > 0) {

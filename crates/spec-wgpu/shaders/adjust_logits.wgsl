@@ -239,7 +239,10 @@ fn open(
     store(row, FLAGS, 0u);
     if request >= params.requests {
         store(row, REQUEST, NONE);
-        raise(row, BAD_LENGTHS);
+        // -1 is padding.
+        if request != NONE {
+            raise(row, BAD_LENGTHS);
+        }
         return;
     }
     store(row, REQUEST, request);
@@ -256,6 +259,11 @@ fn open(
     store(row, LENGTH, length);
     store(row, PROMPT, cut_of_row(row, prompt, length));
     store(row, DEPTH, climb(row));
+}
+
+// The bits of a number, or of a zero of its sign where the number is subnormal.
+fn flushed(bits: u32) -> u32 {
+    return select(bits, bits & 0x80000000u, (bits & 0x7f800000u) == 0u);
 }
 
 // Whether the penalty with these bits is on: a number, not `none`.
@@ -280,7 +288,7 @@ fn weigh(
     }
     var on = 0u;
     if has(HAS_REPETITION) {
-        let bits = repetition[params.at.b2 + request];
+        let bits = flushed(repetition[params.at.b2 + request]);
         store(row, REPETITION, bits);
         if bits == 0u || (bits >> 31u) == 1u {
             raise(row, BAD_LENGTHS);
@@ -289,16 +297,16 @@ fn weigh(
         }
     }
     if has(HAS_FREQUENCY) {
-        let bits = frequency[params.at.b3 + request];
+        let bits = flushed(frequency[params.at.b3 + request]);
         store(row, FREQUENCY, bits);
-        if is_on(row, bits, 0u) {
+        if is_on(row, bits & 0x7fffffffu, 0u) {
             on |= HAS_FREQUENCY;
         }
     }
     if has(HAS_PRESENCE) {
-        let bits = presence[params.at.b4 + request];
+        let bits = flushed(presence[params.at.b4 + request]);
         store(row, PRESENCE, bits);
-        if is_on(row, bits, 0u) {
+        if is_on(row, bits & 0x7fffffffu, 0u) {
             on |= HAS_PRESENCE;
         }
     }
@@ -476,24 +484,56 @@ fn write_logit(at: u32, word: u32, bits: u32) {
     atomicXor(&logits[place], half_change(word, at, bits, DTYPE));
 }
 
+// The bits of a product that is finite or overflows, flushed. No factor is subnormal, and none is
+// NaN or infinite.
+fn product(a: u32, b: u32) -> u32 {
+    let sign = (a ^ b) & 0x80000000u;
+    let ea = (a >> 23u) & 255u;
+    let eb = (b >> 23u) & 255u;
+    if ea == 0u || eb == 0u || ea + eb < 127u {
+        return sign;
+    }
+    if ea + eb == 127u {
+        // The product lies around the smallest normal number, where devices that flush subnormal
+        // numbers differ. Here are its leading bits: 2^24 stands for the smallest normal number,
+        // and one less is rounded up to it.
+        let ma = (a & 0x7fffffu) | 0x800000u;
+        let mb = (b & 0x7fffffu) | 0x800000u;
+        let high = (ma >> 12u) * (mb >> 12u);
+        let low = (ma & 0xfffu) * (mb & 0xfffu);
+        let middle = (ma >> 12u) * (mb & 0xfffu) + (ma & 0xfffu) * (mb >> 12u);
+        let leading = 2u * high + ((middle + (low >> 12u)) >> 11u);
+        if leading < 0xffffffu {
+            return sign;
+        }
+        if leading == 0xffffffu {
+            return sign | 0x800000u;
+        }
+    }
+    return bitcast<u32>(mul(bitcast<f32>(a), bitcast<f32>(b)));
+}
+
 // x * inverse(r) where x > 0, else x * r, for bits of x and of r, which is above 0 and finite.
 fn repeated(x: u32, r: u32) -> u32 {
     // A NaN, an infinity or a zero stays what it is.
     if !is_finite(x) || (x & 0x7fffffffu) == 0u {
         return x;
     }
-    let factor = select(bitcast<f32>(r), exact_inverse(r), (x >> 31u) == 0u);
-    return bitcast<u32>(mul(bitcast<f32>(x), factor));
+    return product(x, select(r, bitcast<u32>(exact_inverse(r)), (x >> 31u) == 0u));
+}
+
+fn plus(x: u32, y: u32) -> u32 {
+    return flushed(add_bits(x, y));
 }
 
 fn minus(x: u32, y: u32) -> u32 {
-    return add_bits(x, y ^ 0x80000000u);
+    return plus(x, y ^ 0x80000000u);
 }
 
 fn bias_of(token: u32, i: u32, end: u32, x: u32) -> u32 {
     if i < end {
         if bias_tokens[params.at.b4 + i] == token {
-            return add_bits(x, bias_values[params.at.b5 + i]);
+            return plus(x, flushed(bias_values[params.at.b5 + i]));
         }
     }
     return x;
@@ -533,10 +573,10 @@ fn finish(
         write_logit(at, word, NEGATIVE_INFINITY);
         return;
     }
-    var x = float_bits(word, at, DTYPE);
+    var x = flushed(float_bits(word, at, DTYPE));
     let first = atomicLoad(&work[place + FIRST]);
     if first != NONE {
-        x = add_bits(x, bias_values[params.at.b5 + first]);
+        x = plus(x, flushed(bias_values[params.at.b5 + first]));
         if (value & REPEATED_BIAS) != 0u {
             let end = u32(bias_offsets[params.at.b3 + load(row, REQUEST) + 1u]);
             for (var i = first + 1u; i < min(end, params.biases); i += 4u) {
@@ -553,8 +593,7 @@ fn finish(
     }
     let count = value & COUNT;
     if (on & HAS_FREQUENCY) != 0u && count > 0u {
-        let product = mul(bitcast<f32>(load(row, FREQUENCY)), f32(count));
-        x = minus(x, bitcast<u32>(product));
+        x = minus(x, product(load(row, FREQUENCY), bitcast<u32>(f32(count))));
     }
     if (on & HAS_PRESENCE) != 0u && count > 0u {
         x = minus(x, load(row, PRESENCE));

@@ -10,7 +10,9 @@
 //
 // Passes, each its own dispatches; no workgroup ever waits for another:
 //
-// * `gather`   a thread per row: collects the parameters of the row's request.
+// * `clear`    a thread per row: no flags, where the flags of each row are asked for.
+// * `gather`   a thread per row: collects the parameters of the row's request. A row that is padding
+//              has no token: the passes up to `open` leave it out, and the others find nothing to do.
 // * `scan`     a workgroup per chunk of a row: the largest logit of each group of 64 entries, among
 //              the allowed entries and, if something is reported, among all entries.
 // * `open`     a workgroup per row: the largest logit of all groups. A row that is greedy, or has
@@ -64,6 +66,8 @@ const HOW_LARGEST = 4u;
 @group(0) @binding(4) var<storage, read> mask: array<u32>;
 @group(0) @binding(5) var<storage, read_write> flags: array<atomic<u32>>;
 @group(0) @binding(6) var<storage, read_write> tokens: array<u32>;
+// clear, scan, open
+@group(0) @binding(6) var<storage, read_write> row_flags: array<atomic<u32>>;
 @group(0) @binding(7) var<storage, read_write> probs: array<f32>;
 
 var<workgroup> shared_key: atomic<u32>;
@@ -129,6 +133,28 @@ fn kept_weight(f: Filters, key: u32, column: u32) -> f32 {
     return select(w, 0.0f, u64_less(fixed_weight(w), f.floor));
 }
 
+// ---- flags ------------------------------------------------------------------
+
+@compute @workgroup_size(64)
+fn clear(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let row = params.row0 + group_index(group, groups) * 64u + thread;
+    if row < params.row1 {
+        atomicStore(&row_flags[params.at.b6 + row], 0u);
+    }
+}
+
+// Sets flags of a row.
+fn raise(row: u32, bits: u32) {
+    atomicOr(&flags[params.at.b5], bits);
+    if has(HAS_ROW_FLAGS) {
+        atomicOr(&row_flags[params.at.b6 + row], bits);
+    }
+}
+
 // ---- gather -----------------------------------------------------------------
 
 @compute @workgroup_size(64)
@@ -142,11 +168,14 @@ fn gather(
         return;
     }
     var request = row;
+    var is_padded = false;
     if has(HAS_REQUESTS) {
         // A negative request is a large number here.
         let at = (params.at.b2 + row) * params.request_words;
+        let high = requests[at + params.request_words - 1u];
         request = requests[at];
-        if params.request_words == 2u && requests[at + 1u] != 0u {
+        is_padded = request == NONE && high == NONE;
+        if params.request_words == 2u && high != 0u {
             request = NONE;
         }
     }
@@ -156,8 +185,9 @@ fn gather(
     }
     let zero = (degrees << 1u) == 0u;
     let bad = is_nan(degrees) || (!zero && (degrees >> 31u) == 1u);
-    var found = select(0u, BAD_LENGTHS, bad);
-    store(row, FATE, select(FATE_DRAWN, FATE_GREEDY, zero || bad));
+    var found = select(0u, BAD_LENGTHS, bad && !is_padded);
+    let fate = select(FATE_DRAWN, FATE_GREEDY, zero || bad);
+    store(row, FATE, select(fate, FATE_PADDING, is_padded));
     store(row, CUT_KEY, 0u);
     store(row, CUT_END, 0u);
     store(row, HOW, HOW_NOT);
@@ -264,6 +294,9 @@ fn scan(
     }
     let row = params.row0 + job / params.chunks;
     let chunk = job % params.chunks;
+    if has(HAS_REQUESTS) && load_for_all(row, FATE, thread) == FATE_PADDING {
+        return;
+    }
     let apart = params.raw_maxima != params.maxima;
     let end = min(params.vocab, (chunk + 1u) * params.chunk);
     let team = thread / GROUP_LANES;
@@ -321,7 +354,7 @@ fn scan(
         }
     }
     if seen.odd || seen.least < LOWEST_KEY {
-        atomicOr(&flags[params.at.b5], NON_FINITE);
+        raise(row, NON_FINITE);
     }
 }
 
@@ -336,6 +369,13 @@ fn open(
         return;
     }
     let row = params.row0 + job;
+    if has(HAS_REQUESTS) && load_for_all(row, FATE, thread) == FATE_PADDING {
+        if thread == 0u {
+            store(row, TOKEN, NONE);
+            store(row, FATE, FATE_CERTAIN);
+        }
+        return;
+    }
     if thread == 0u {
         atomicStore(&shared_key, 0u);
         atomicStore(&shared_raw, 0u);
@@ -380,7 +420,7 @@ fn open(
         store(row, FATE, fate);
         let found = select(load(row, FOUND), NON_FINITE, none);
         if found != 0u {
-            atomicOr(&flags[params.at.b5], found);
+            raise(row, found);
         }
         var how = HOW_NOT;
         let filtered = load(row, TOP_K) > 0u || load(row, HAS_SHARE) == 1u;

@@ -142,6 +142,9 @@ fn tally(
     }
     let row = params.row0 + job / params.chunks;
     let chunk = job % params.chunks;
+    if is_padding(row, thread) {
+        return;
+    }
     order_tokens(row, thread);
     let sums = has(HAS_LOGPROBS) || has(HAS_TOP_LOGPROBS);
     let raw = Scale(load(row, RAW_LARGEST), 1.0f);
@@ -256,7 +259,7 @@ fn conclude(
     if has(HAS_PROCESSED) {
         var value = negative_infinity();
         if load(row, FATE) != FATE_DRAWN {
-            value = select(value, 0.0f, thread == 0u);
+            value = select(value, 0.0f, thread == 0u && there);
         } else if there {
             // The mask allows every drawn token.
             value = exponent(scale_of(row), key) - logarithm(load_pair(row, SUM));
@@ -292,7 +295,10 @@ fn top(
         return;
     }
     reported = params.row0 + job;
-    let size = likeliest(params.top, thread);
+    var size = 0u;
+    if !is_padding(reported, thread) {
+        size = likeliest(params.top, thread);
+    }
     if thread >= params.top {
         return;
     }

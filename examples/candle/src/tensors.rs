@@ -14,7 +14,7 @@ use candle_core::op::BackpropOp;
 use candle_core::{
     CpuStorage, DType, Device, DeviceLocation, Storage, StorageRef, Tensor, WithDType,
 };
-use spec::{Address, Descriptor, Handle, Operator, Portable, Stream, TensorDesc};
+use spec::{Address, Descriptor, Handle, Operator, Portable, Shape, Stream, TensorDesc};
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -123,7 +123,10 @@ impl Queue {
     ///
     /// # Errors
     /// If there is not enough memory; if no operator takes the element type.
-    pub fn zeros<const R: usize>(&self, dtype: DType, shape: [usize; R]) -> Result<Made> {
+    pub fn zeros<const R: usize>(&self, dtype: DType, shape: [usize; R]) -> Result<Made>
+    where
+        [usize; R]: Shape,
+    {
         let desc = TensorDesc::new(element(dtype)?, shape);
         // CUDA cannot allocate 0 bytes.
         let len = desc.span().max(1).into();

@@ -296,7 +296,7 @@ fn append_tokens() {
 
 #[test]
 fn sample_logits() {
-    use Status::{BadTensorDtype, BadTensorShape, BadTensorStrides};
+    use Status::{BadTensorDtype, BadTensorShape, BadTensorStrides, NullPointer};
     let params = SampleLogits::default();
     let mut tensors = params.tensors_of(5, 3, 100);
     tensors.top_k = Some(TensorDesc::new(I32, [3]));
@@ -309,6 +309,7 @@ fn sample_logits() {
     tensors.ranks = Some(TensorDesc::new(I32, [5]));
     tensors.top_tokens = Some(TensorDesc::new(I32, [5, 20]));
     tensors.top_logprobs = Some(TensorDesc::new(F32, [5, 20]));
+    tensors.row_flags = Some(TensorDesc::new(DType::U32, [5]));
     tensors.flags = Some(TensorDesc::new(DType::U32, [1]));
     check(
         &params,
@@ -356,7 +357,39 @@ fn sample_logits() {
             ("top_logprobs", BadTensorShape, |_, t| {
                 t.top_logprobs = Some(TensorDesc::new(F32, [5, 19]));
             }),
+            ("top_tokens", NullPointer, |_, t| t.top_tokens = None),
+            ("row_flags", BadTensorShape, |_, t| {
+                t.row_flags = Some(TensorDesc::new(DType::U32, [1]));
+            }),
+            ("row_flags", BadTensorDtype, |_, t| t.row_flags = Some(TensorDesc::new(I32, [5]))),
             ("flags", BadTensorShape, |_, t| t.flags = Some(TensorDesc::new(DType::U32, [5]))),
         ],
     );
+}
+
+/// A reader of the sentence knows what to change.
+#[test]
+fn sentences_about_shapes_name_the_arguments_that_they_follow() {
+    let sentence = |change: &dyn Fn(&mut sample_logits::Tensors)| {
+        let params = SampleLogits::default();
+        let mut tensors = params.tensors(4, 100);
+        change(&mut tensors);
+        params.plan(&tensors).unwrap_err().to_string()
+    };
+    let flags = sentence(&|t| t.flags = Some(TensorDesc::new(DType::U32, [2])));
+    assert!(flags.starts_with("sample_logits: `flags` is [2], expected [1]: "), "{flags}");
+    let temperature = sentence(&|t| t.temperature = TensorDesc::new(F32, [2]));
+    let words = "`temperature` is [2], expected [4], a request per row, as `requests` is absent: ";
+    assert!(temperature.contains(words), "{temperature}");
+    let top_k = sentence(&|t| {
+        t.requests = Some(TensorDesc::new(I32, [4]));
+        t.temperature = TensorDesc::new(F32, [2]);
+        t.seeds = TensorDesc::new(DType::U64, [2]);
+        t.top_k = Some(TensorDesc::new(I32, [4]));
+    });
+    assert!(top_k.contains("`top_k` is [4], expected [2], as `temperature`: "), "{top_k}");
+    let lone = sentence(&|t| t.top_logprobs = Some(TensorDesc::new(F32, [4, 2])));
+    assert!(lone.contains("`top_tokens` is absent, expected present, "), "{lone}");
+    let ranks = sentence(&|t| t.row_flags = Some(TensorDesc::new(DType::U32, [3])));
+    assert!(ranks.contains("`row_flags` is [3], expected [4], which is [rows]: "), "{ranks}");
 }

@@ -6,6 +6,7 @@ use spec_core::ops::adjust_logits::AdjustLogits;
 use spec_core::{DType, Result};
 
 /// The sizes of a random case.
+#[derive(Clone, Copy)]
 struct Sizes {
     rows: usize,
     vocab: usize,
@@ -15,6 +16,9 @@ struct Sizes {
     letters: usize,
     /// One in this many values is bad.
     wild: usize,
+    /// The factor of logits, biases and penalties, but not of repetition: 1, or so small that many
+    /// results are subnormal.
+    unit: f32,
 }
 
 impl Sizes {
@@ -44,10 +48,8 @@ impl Sizes {
     fn penalties(&self, rng: &mut Rng, none: f32, from: f32) -> Tensor {
         let one = |rng: &mut Rng| match rng.below(8) {
             0 => none,
-            1 if rng.chance(self.wild) => {
-                rng.pick(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, -1.0, 0.0])
-            }
-            _ => from + 2.0 * rng.unit(),
+            1 if rng.chance(self.wild) => rng.bad_float(),
+            _ => self.unit * (from + 2.0 * rng.unit()),
         };
         Tensor::vector((0..self.requests).map(|_| one(rng)).collect::<Vec<f32>>())
     }
@@ -114,13 +116,13 @@ impl Subject for AdjustLogits {
             max_len: if long { rng.between(1, 20_000) } else { rng.size(200) },
             letters: rng.pick(&[1, 2, 4, 30, vocab]),
             wild: rng.pick(&[5, 30, 1_000_000]),
+            unit: if rng.chance(6) { f32::MIN_POSITIVE } else { 1.0 },
         };
-        let Sizes { requests, max_len, wild, .. } = sizes;
+        let Sizes { requests, max_len, wild, unit, .. } = sizes;
         let float = rng.float_dtype();
-        let scale = rng.pick(&[0.1, 3.0, 20.0]);
+        let scale = unit * rng.pick(&[0.1, 3.0, 20.0]);
         let logits = (0..rows * vocab).map(|_| match rng.chance(40) {
-            // No subnormal numbers: a GPU may treat them as 0.
-            true => rng.pick(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0]),
+            true => rng.bad_float(),
             false => rng.normal() * scale,
         });
         let logits = Rng::floats(float, logits.collect());
@@ -165,8 +167,8 @@ impl Subject for AdjustLogits {
             let high = if long { 3000 } else { 40 };
             let count = rng.size(high);
             let values = (0..count).map(|_| match rng.chance(10) {
-                true => rng.pick(&[f32::INFINITY, f32::NEG_INFINITY, f32::NAN, -0.0]),
-                false => rng.normal(),
+                true => rng.bad_float(),
+                false => rng.normal() * unit,
             });
             let values: Vec<f32> = values.collect();
             case = case
@@ -175,7 +177,9 @@ impl Subject for AdjustLogits {
                 .input("bias_values", Tensor::vector(values));
         }
         if rng.chance(2) {
-            case = case.input("repetition", sizes.penalties(rng, 1.0, 0.1));
+            // A factor has no unit.
+            let factors = Sizes { unit: 1.0, ..sizes };
+            case = case.input("repetition", factors.penalties(rng, 1.0, 0.1));
         }
         if rng.chance(2) {
             case = case.input("frequency", sizes.penalties(rng, 0.0, -0.9));

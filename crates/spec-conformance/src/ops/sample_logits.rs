@@ -6,7 +6,7 @@ use spec_core::ops::sample_logits::SampleLogits;
 use spec_core::{DType, Result, exact};
 
 /// The arguments that have a row for each row of logits, outputs first.
-const PER_ROW: [&str; 11] = [
+const PER_ROW: [&str; 12] = [
     "tokens",
     "probs",
     "logprobs",
@@ -14,12 +14,13 @@ const PER_ROW: [&str; 11] = [
     "ranks",
     "top_tokens",
     "top_logprobs",
+    "row_flags",
     "logits",
     "positions",
     "requests",
     "mask",
 ];
-const OUTPUTS: usize = 7;
+const OUTPUTS: usize = 8;
 
 /// The types that tokens and requests may have.
 const INDEX: [DType; 3] = [DType::I32, DType::U32, DType::I64];
@@ -123,10 +124,14 @@ impl Subject for SampleLogits {
         }
         let max_top = if rng.chance(4) { 256 } else { 24 };
         let top = rng.between(1, max_top);
-        for (name, dtype) in [("top_tokens", DType::I32), ("top_logprobs", DType::F32)] {
-            if rng.chance(2 * often) {
-                case = case.output(name, dtype, &[rows, top]);
+        if rng.chance(often) {
+            case = case.output("top_tokens", DType::I32, &[rows, top]);
+            if rng.chance(2) {
+                case = case.output("top_logprobs", DType::F32, &[rows, top]);
             }
+        }
+        if rng.chance(3) {
+            case = case.output("row_flags", DType::U32, &[rows]);
         }
         case.in_place("flags", Tensor::vector(rng.flags()))
     }
@@ -237,10 +242,13 @@ fn share(rng: &mut Rng, wild: usize) -> f32 {
     }
 }
 
-/// The request of a row; one in `wild` does not exist.
+/// The request of a row; one in `wild` does not exist, and some rows are padding.
 fn request(rng: &mut Rng, requests: usize, wild: usize) -> i64 {
+    if rng.chance(8) {
+        return -1;
+    }
     if requests == 0 || rng.chance(wild) {
-        let far = [-1, i64::from(i32::MIN), i64::from(i32::MAX)];
+        let far = [-2, i64::from(i32::MIN), i64::from(i32::MAX)];
         return if rng.chance(2) { requests as i64 } else { rng.pick(&far) };
     }
     rng.below(requests) as i64

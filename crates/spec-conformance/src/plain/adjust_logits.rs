@@ -2,7 +2,7 @@
 //! to every token of the vocabulary.
 
 use half::{bf16, f16};
-use spec_core::exact::sampling;
+use spec_core::exact::{self, sampling};
 use spec_core::flags::{BAD_LENGTHS, OUT_OF_RANGE};
 use spec_core::ops::adjust_logits::{Buffers, Plan};
 use spec_core::{DType, Element, Result, View};
@@ -76,7 +76,8 @@ fn run_on<T: Element>(
         let logits = &mut logits[row * plan.logits.row_stride..][..plan.vocab()];
         for (token, touches) in given.touches(row, &mut flags).into_iter().enumerate() {
             if !touches.is_empty() {
-                logits[token] = narrow(touches.iter().fold(wide(logits[token]), Touch::apply));
+                let given = exact::flushed(wide(logits[token]));
+                logits[token] = narrow(touches.iter().fold(given, Touch::apply));
             }
         }
     }
@@ -94,12 +95,14 @@ enum Touch {
 
 impl Touch {
     fn apply(x: f32, touch: &Touch) -> f32 {
+        // Rust's numbers keep what is subnormal.
+        let flushed = exact::flushed;
         match *touch {
-            Touch::Add(value) => x + value,
-            Touch::Divide(by) if x > 0.0 => x * sampling::inverse(by),
-            Touch::Divide(by) => x * by,
-            Touch::SubtractTimes(value, count) => x - value * count as f32,
-            Touch::Subtract(value) => x - value,
+            Touch::Add(value) => flushed(x + flushed(value)),
+            Touch::Divide(by) if x > 0.0 => flushed(x * sampling::inverse(by)),
+            Touch::Divide(by) => flushed(x * by),
+            Touch::SubtractTimes(value, count) => flushed(x - flushed(value * count as f32)),
+            Touch::Subtract(value) => flushed(x - value),
             Touch::Forbid => f32::NEG_INFINITY,
         }
     }
@@ -137,9 +140,9 @@ impl Given<'_> {
         let vocab = self.plan.vocab();
         let of_tokens = || (0..vocab).map(|_| Vec::new()).collect();
         let request = self.requests.as_ref().map_or(row as i64, |requests| requests[row]);
-        let request = usize::try_from(request).ok().filter(|&r| r < self.plan.requests());
-        let Some(request) = request else {
-            *flags |= BAD_LENGTHS;
+        let known = usize::try_from(request).ok().filter(|&r| r < self.plan.requests());
+        let Some(request) = known else {
+            *flags |= if request == -1 { 0 } else { BAD_LENGTHS };
             return of_tokens();
         };
         let (text, prompt) = self.text(row, request, flags);
@@ -214,8 +217,8 @@ impl Given<'_> {
         }
     }
 
-    /// A request's penalty; `None` if it has the bits of `none`, the value for no penalty, or is
-    /// not finite or not valid.
+    /// A request's penalty; `None` if it is `none`, the value for no penalty, or not finite or not
+    /// valid.
     fn penalty(
         &self,
         penalties: &Option<Vec<f32>>,
@@ -224,13 +227,12 @@ impl Given<'_> {
         is_valid: impl Fn(f32) -> bool,
         to: &mut Touches<'_>,
     ) -> Option<f32> {
-        let penalty = penalties.as_ref()?[request];
+        let penalty = exact::flushed(penalties.as_ref()?[request]);
         if !penalty.is_finite() || !is_valid(penalty) {
             *to.flags |= BAD_LENGTHS;
             return None;
         }
-        // The comparison is by bits, because -0 must be subtracted: it changes a logit of -0 to +0.
-        (penalty.to_bits() != none.to_bits()).then_some(penalty)
+        (penalty != none).then_some(penalty)
     }
 
     fn words(&self, request: usize, searched: &[i64], to: &mut Touches<'_>) {

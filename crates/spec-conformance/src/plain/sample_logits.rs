@@ -22,10 +22,15 @@ pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
         (Some(view), Some(matrix)) => Some(packed(slice::<i32>(view)?, matrix)),
         _ => None,
     };
-    let mut met = 0;
+    let mut row_flags = Vec::new();
     let mut sampled = Vec::new();
     for row in 0..rows {
         let request = requests.as_ref().map_or(row as i64, |of| of[row]);
+        if request == -1 {
+            sampled.push(Sampled::of_padding(vocab));
+            row_flags.push(0);
+            continue;
+        }
         let request = usize::try_from(request).ok().filter(|&r| r < plan.requests);
         let words = mask.as_ref().map(|mask| &mask[row * vocab.div_ceil(32)..]);
         let options = request.map(|r| Options {
@@ -38,7 +43,9 @@ pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
         });
         let allowed = |v: usize| words.is_none_or(|words| words[v / 32] >> (v % 32) & 1 == 1);
         let logits = &logits[row * vocab..][..vocab];
+        let mut met = 0;
         sampled.push(sample(logits, allowed, options, positions[row], plan.draws(), &mut met));
+        row_flags.push(met);
     }
     if let (Some(view), Some(matrix)) = (buffers.probs, &plan.probs) {
         let probs: Vec<f32> = sampled.iter().flat_map(|s| s.probs.iter().copied()).collect();
@@ -69,7 +76,11 @@ pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
         let ranks: Vec<i64> = of_tokens(&of, 0.0).into_iter().map(|rank| rank as i64).collect();
         put_tokens(view, matrix, &ranks)?;
     }
-    let top: Vec<Vec<usize>> = (0..rows).map(|row| likeliest(row_of(row), plan.top())).collect();
+    let top_of = |row: usize| match sampled[row].tokens.is_empty() {
+        true => Vec::new(),
+        false => likeliest(row_of(row), plan.top()),
+    };
+    let top: Vec<Vec<usize>> = (0..rows).map(top_of).collect();
     if let (Some(view), Some(matrix)) = (buffers.top_tokens, &plan.top_tokens) {
         let tokens = top.iter().flat_map(|top| {
             let there = top.iter().map(|&token| token as i64);
@@ -89,7 +100,10 @@ pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
         there.chain(std::iter::repeat(-1)).take(plan.draws())
     });
     put_tokens(buffers.tokens, &plan.tokens, &tokens.collect::<Vec<_>>())?;
-    raise(buffers.flags, met)
+    if let Some(view) = buffers.row_flags {
+        slice_mut::<u32>(view)?.copy_from_slice(&row_flags);
+    }
+    raise(buffers.flags, row_flags.iter().fold(0, |all, met| all | met))
 }
 
 /// The sampling parameters of a request.
@@ -103,7 +117,7 @@ struct Options {
 }
 
 struct Sampled {
-    /// The tokens, in the order in which they finish, without padding.
+    /// The tokens, in the order in which they finish; none for a row that is padding.
     tokens: Vec<usize>,
     /// The distribution that the tokens were drawn from.
     probs: Vec<f32>,
@@ -118,6 +132,10 @@ impl Sampled {
         let mut probs = vec![0.0; vocab];
         probs[tokens[0]] = 1.0;
         Sampled { tokens, probs, shares: None }
+    }
+
+    fn of_padding(vocab: usize) -> Self {
+        Sampled { tokens: Vec::new(), probs: vec![0.0; vocab], shares: None }
     }
 
     fn logprob(&self, token: usize) -> f32 {

@@ -36,7 +36,9 @@
 //!    the text already has becomes negative infinity.
 //!
 //! A logit that a step adjusts is computed in f32 and rounded once after the last step; all other
-//! logits keep their bits. The work depends on the length of the texts, not on the size of the
+//! logits keep their bits. Subnormal f32 numbers count as zeros of their sign: logits that a step
+//! adjusts, parameters, and each intermediate result. So a device or a process that flushes such
+//! numbers gives the same bits. The work depends on the length of the texts, not on the size of the
 //! vocabulary.
 //!
 //! # Bad data
@@ -46,7 +48,8 @@
 //! completes an n-gram.
 //!
 //! Flag 4:
-//! * a request outside the arrays: its row keeps its bits and raises no other flag;
+//! * a request outside the arrays, except -1, which is padding: its row keeps its bits and raises
+//!   no other flag, and for padding no flag at all;
 //! * a length that is negative, or longer than the text or row that it belongs to: it is cut;
 //! * a parent outside the rows, or a cycle of parents, on the path to a row: the row has no drafts;
 //! * `repetition` that is not above 0 or not finite, `frequency` or `presence` that is not finite:
@@ -55,8 +58,8 @@
 //!   bias or no words;
 //! * a word without tokens, or whose offsets descend or leave their array: the word is ignored.
 //!
-//! A penalty of exactly 1 (`repetition`) or +0 (`frequency`, `presence`) is off too: the text is
-//! not read for it.
+//! A penalty of 1 (`repetition`) or 0 (`frequency`, `presence`) is off too: the text is not read for
+//! it.
 //!
 //! Sources: vLLM for the order and meaning of the steps; transformers for repetition (Keskar et
 //! al., 2019) and n-grams.
@@ -144,7 +147,7 @@ operator! {
         required prompt_lengths: in [I32, I64] "[requests]",
         /// How many tokens each text has.
         required lengths: in [I32, I64] "[requests]",
-        /// The request of each row; absent: row r is request r.
+        /// The request of each row; -1: padding. Absent: row r is request r.
         optional requests: in [I32] "[rows]",
         /// The draft token of each row, where rows are drafts. The entry of a row without a parent
         /// is not read. Needs `parents`.

@@ -22,6 +22,8 @@
 //!    in the order of finishing, the lower index first among equal times. Where fewer than `n`
 //!    tokens remain, -1 follows.
 //!
+//! A token wins with a probability in proportion to its weight; [`crate::race`] says why, and
+//! `docs/race.md` in the repository shows why drafts that race with the same noise agree.
 //! The first `n` tokens to finish are `n` draws without replacement, for the siblings of a draft
 //! tree for instance. At temperature 0, `tokens` has the first `n` tokens of the order of step 4
 //! whose `x` is not negative infinity. A row that step 1 ends has its one token.
@@ -44,11 +46,16 @@
 //!   was drawn from. In a row that step 1 or 2 ends, it is 0 for the first token and negative
 //!   infinity for other tokens.
 //! * `ranks`: how many logits of the row, as given, are at least as large as the token's.
-//! * `top_tokens` and `top_logprobs`: the likeliest tokens by the logits as given, the lower index
-//!   first among equals, and the value of `logprobs` for each of them.
+//! * `top_tokens`: the likeliest tokens by the logits as given, the lower index first among equals.
+//! * `top_logprobs`: the value of `logprobs` for each of `top_tokens`, which it needs.
 //!
 //! In all reports NaN counts as negative infinity. Several logits of positive infinity have equal
 //! shares. Where `tokens` has -1, the rank is 0 and the logarithms are negative infinity.
+//!
+//! # Padding
+//! A request of -1 is padding, as captured graphs have it: nothing of its row is looked at, and the
+//! row sets no flag. The row has no token: `tokens` and `top_tokens` are -1, `ranks` and `probs` 0,
+//! logarithms negative infinity.
 //!
 //! # Bad data
 //! Flag 1: a logit that is NaN or positive infinity, whether the mask allows its token or not
@@ -58,9 +65,9 @@
 //! Flag 4: a temperature that is negative or NaN, or a request outside the arrays, both
 //! of which count as temperature 0; a `top_p` of NaN, which keeps the first token only; a
 //! `min_p` of NaN, which counts as 1. A row that step 1 or 2 ends raises no flag for data that only
-//! later steps read.
+//! later steps read. `row_flags` says which bits each row has set.
 //!
-//! A token is always inside the vocabulary.
+//! The first token of a row that is no padding is always inside the vocabulary.
 //!
 //! Sources: Holtzman et al. (2020) for top-p; Nguyen et al. (2024) for min-p;
 //! transformers' logits processors and vLLM's sampler for the order of top-p and min-p.
@@ -156,7 +163,7 @@ operator! {
         /// The share of the likeliest token's probability below which tokens are
         /// dropped; 0 or less drops none.
         optional min_p: in [F32] "[requests]",
-        /// The request of each row; absent: row r is request r.
+        /// The request of each row; -1: padding. Absent: row r is request r.
         optional requests: in [I32, U32, I64] "[rows]",
         /// Bit `v % 32` of word `v / 32` is set where a row may choose token `v`.
         optional mask: in [I32] "[rows, ceil(vocab / 32)]",
@@ -179,6 +186,9 @@ operator! {
         optional top_tokens: out [I32] "[rows, top]",
         /// The natural logarithm of the probability of each of `top_tokens`, as in `logprobs`.
         optional top_logprobs: out [F32] "[rows, top]",
+        /// The bits of `flags` that each row has set, 0 for a row without bad data; written, not
+        /// OR-ed.
+        optional row_flags: out [U32] "[rows]",
         /// Bits for bad data, OR-ed into the word's previous value: 1 a logit that is not finite or
         /// a row without a token, 4 a bad parameter or request.
         optional flags: inout [U32] "[1]",
@@ -257,6 +267,8 @@ pub struct Plan {
     pub top_tokens: Option<Matrix>,
     /// The log-probabilities of the likeliest tokens, `[rows, top]`.
     pub top_logprobs: Option<Matrix>,
+    /// Whether the flags of each row are asked for.
+    pub row_flags: bool,
 }
 
 impl Plan {
@@ -277,7 +289,7 @@ impl Plan {
 
     /// The number of likeliest tokens that a row reports; 0 where none are asked for.
     pub fn top(&self) -> usize {
-        self.top_tokens.or(self.top_logprobs).map_or(0, |matrix| matrix.cols)
+        self.top_tokens.map_or(0, |matrix| matrix.cols)
     }
 
     /// Whether a report that depends on the logits as given is asked for.
@@ -301,18 +313,7 @@ impl Operator for SampleLogits {
         let positions = c.vector_of(arg::positions, &t.positions, rows)?;
         let of_rows = t.requests.as_ref().map(|of| c.vector_of(arg::requests, of, rows));
         let of_rows = of_rows.transpose()?;
-        let requests = match of_rows {
-            Some(_) => c.vector(arg::temperature, &t.temperature)?.len,
-            None => c.vector_of(arg::temperature, &t.temperature, rows)?.len,
-        };
-        c.vector_of(arg::seeds, &t.seeds, requests)?;
-        for (argument, desc) in
-            [(arg::top_k, &t.top_k), (arg::top_p, &t.top_p), (arg::min_p, &t.min_p)]
-        {
-            if let Some(desc) = desc {
-                c.vector_of(argument, desc, requests)?;
-            }
-        }
+        let requests = self.requests(&c, t, rows)?;
         let words = [rows, vocab.div_ceil(32)];
         let mask = t.mask.as_ref().map(|mask| c.matrix_of(arg::mask, mask, words)).transpose()?;
         let tokens = c.matrix_or_column(arg::tokens, &t.tokens, rows)?;
@@ -355,8 +356,15 @@ impl Operator for SampleLogits {
             Ok(Some(matrix))
         };
         let top_tokens = top_of(arg::top_tokens, &t.top_tokens, None)?;
+        if t.top_logprobs.is_some() {
+            let expected = "present, since `top_logprobs` says the logarithms of its tokens";
+            c.required("top_tokens", &t.top_tokens, expected)?;
+        }
         let top = top_tokens.map(|matrix| matrix.cols);
         let top_logprobs = top_of(arg::top_logprobs, &t.top_logprobs, top)?;
+        if let Some(row_flags) = &t.row_flags {
+            c.vector_of(arg::row_flags, row_flags, rows)?;
+        }
         if let Some(flags) = &t.flags {
             c.vector_of(arg::flags, flags, 1)?;
         }
@@ -377,6 +385,36 @@ impl Operator for SampleLogits {
             ranks,
             top_tokens,
             top_logprobs,
+            row_flags: t.row_flags.is_some(),
         })
+    }
+}
+
+impl SampleLogits {
+    /// The number of requests, which each argument of requests has an element for.
+    fn requests(&self, c: &Checker, t: &Tensors, rows: usize) -> Result<usize> {
+        let requests = c.vector(arg::temperature, &t.temperature)?.len;
+        let per_request = |argument: &Argument, desc: &TensorDesc, len: usize, reason: &str| {
+            if c.vector(argument, desc)?.len == len {
+                return Ok(());
+            }
+            let (value, expected) = (format!("{:?}", desc.shape()), format!("[{len}], {reason}"));
+            Err(c.error(Status::BadTensorShape, argument.name, value, expected))
+        };
+        if t.requests.is_none() {
+            let reason = "a request per row, as `requests` is absent";
+            per_request(arg::temperature, &t.temperature, rows, reason)?;
+        }
+        for (argument, desc) in [
+            (arg::seeds, Some(&t.seeds)),
+            (arg::top_k, t.top_k.as_ref()),
+            (arg::top_p, t.top_p.as_ref()),
+            (arg::min_p, t.min_p.as_ref()),
+        ] {
+            if let Some(desc) = desc {
+                per_request(argument, desc, requests, "as `temperature`")?;
+            }
+        }
+        Ok(requests)
     }
 }

@@ -415,10 +415,18 @@ impl TopkRouter {
         experts: usize,
     ) -> Result<Option<Matrix>> {
         let Tensors { replicas, replica_counts, .. } = tensors;
-        let Some(physical) = self.physical_experts else {
-            let given = replicas.is_some() || replica_counts.is_some();
-            c.param(!given, "physical_experts", "absent", "the number of places of `replicas`")?;
+        let (reason, given) = match (self.physical_experts, replica_counts) {
+            (_, Some(_)) => ("given, as `replica_counts` is", true),
+            (physical, None) => ("given, as `physical_experts` is", physical.is_some()),
+        };
+        if !given && replicas.is_none() {
             return Ok(None);
+        }
+        let replicas = c.required("replicas", replicas, reason)?;
+        let counts = c.required("replica_counts", replica_counts, "given, as `replicas` is")?;
+        let Some(physical) = self.physical_experts else {
+            let expected = "the number of places of `replicas`";
+            return Err(c.error(Status::BadParam, "physical_experts", "absent", expected));
         };
         // Every index must fit an i32, those of shared experts behind the places included.
         let max = i32::MAX as usize - self.shared_experts;
@@ -428,9 +436,6 @@ impl TopkRouter {
             physical,
             format!("1 to {max}, so that every index fits i32"),
         )?;
-        let reason = "given, as `physical_experts` is";
-        let replicas = c.required("replicas", replicas, reason)?;
-        let counts = c.required("replica_counts", replica_counts, reason)?;
         let matrix = c.matrix(arg::replicas, replicas)?;
         if matrix.rows != experts || !(1..=i32::MAX as usize).contains(&matrix.cols) {
             let value = format!("{:?}", replicas.shape());

@@ -338,25 +338,43 @@ impl Links {
     /// numbers, so give likelier drafts lower numbers.
     ///
     /// # Errors
-    /// Status 3 for a node that is its own parent, or whose parent is not in
-    /// `0 .. parents.len()`.
+    /// Status 3 for a node whose parent is not in `0 .. parents.len()`, and for one that is not
+    /// below the root, because its parents are a cycle.
     pub fn from_parents(parents: &[i32]) -> Result<Links> {
+        let refused = |node: usize, expected: String| {
+            let value = format!("{} for node {node}", parents[node]);
+            Checker::of::<TreeVerify>().error(Status::BadParam, "parents", value, expected)
+        };
         let mut links =
             Links { first_child: vec![-1; parents.len()], next_sibling: vec![-1; parents.len()] };
         // From the last node to the first, because each node becomes the head of the list of its
         // parent's children.
         for (node, &parent) in parents.iter().enumerate().skip(1).rev() {
-            let at = usize::try_from(parent).ok().filter(|&at| at < parents.len() && at != node);
-            let Some(at) = at else {
-                let value = format!("{parent} for node {node}");
-                let expected = format!("another node in 0..{}", parents.len());
-                let c = Checker::of::<TreeVerify>();
-                return Err(c.error(Status::BadParam, "parents", value, expected));
-            };
+            let at = usize::try_from(parent).ok().filter(|&at| at < parents.len());
+            let at = at.ok_or_else(|| refused(node, format!("a node in 0..{}", parents.len())))?;
             links.next_sibling[node] = links.first_child[at];
             links.first_child[at] = node as i32;
         }
-        Ok(links)
+        match links.outside() {
+            Some(node) => Err(refused(node, "a node below the root, node 0".to_owned())),
+            None => Ok(links),
+        }
+    }
+
+    /// The first node that no path from the root reaches. Each node is in at most one list of
+    /// children.
+    fn outside(&self) -> Option<usize> {
+        let mut reached = vec![false; self.first_child.len()];
+        let mut heads = vec![0];
+        while let Some(head) = heads.pop() {
+            let mut node = head;
+            while let Some(seen) = usize::try_from(node).ok().and_then(|at| reached.get_mut(at)) {
+                *seen = true;
+                heads.push(self.first_child[node as usize]);
+                node = self.next_sibling[node as usize];
+            }
+        }
+        reached.iter().position(|&reached| !reached)
     }
 }
 
@@ -374,10 +392,19 @@ mod tests {
 
     #[test]
     fn parents_that_are_none_are_refused() {
-        for parents in [[-1, -1, 0], [-1, 0, 3], [-1, 1, 0]] {
+        for (parents, sentence) in [
+            ([-1, -1, 0], "`parents` is -1 for node 1, expected a node in 0..3"),
+            ([-1, 0, 3], "`parents` is 3 for node 2, expected a node in 0..3"),
+            ([-1, 0, i32::MIN], "`parents` is -2147483648 for node 2, expected a node in 0..3"),
+            ([-1, 1, 0], "`parents` is 1 for node 1, expected a node below the root, node 0"),
+            ([-1, 2, 1], "`parents` is 2 for node 1, expected a node below the root, node 0"),
+        ] {
             let error = Links::from_parents(&parents).unwrap_err();
             assert_eq!(error.status(), Status::BadParam);
-            assert!(error.to_string().starts_with("tree_verify: `parents` is "), "{error}");
+            assert_eq!(error.to_string(), format!("tree_verify: {sentence}"));
         }
+        // A cycle with a tail behind it, beside a tree.
+        let error = Links::from_parents(&[-1, 0, 4, 2, 3, 2]).unwrap_err();
+        assert!(error.to_string().contains("4 for node 2, "), "{error}");
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rayon::prelude::*;
-use spec_core::exact::sampling;
+use spec_core::exact::{self, sampling};
 use spec_core::flags::{BAD_LENGTHS, OUT_OF_RANGE};
 use spec_core::ngram::cut;
 use spec_core::ops::AdjustLogits;
@@ -170,7 +170,7 @@ impl<F: Float> Table<'_, F> {
                     // the call.
                     *self.taken.get_mut(self.len)? = at as u32;
                     self.len += 1;
-                    let x = logit.get().to_bits();
+                    let x = exact::flushed(logit.get()).to_bits();
                     self.slots[at * SLOT..][..SLOT].copy_from_slice(&[token, x, 0, 0]);
                     break;
                 }
@@ -194,13 +194,13 @@ impl<F: Float> Table<'_, F> {
             let slot = &mut self.slots[at as usize * SLOT..][..SLOT];
             let (mut x, count, marks) = (f32::from_bits(slot[1]), slot[2], slot[3]);
             if let (Some(r), Some(inverse), true) = (repetition, inverse, marks & IN_TEXT != 0) {
-                x = if x > 0.0 { x * inverse } else { x * r };
+                x = exact::flushed(x * if x > 0.0 { inverse } else { r });
             }
             if let (Some(f), true) = (frequency, count > 0) {
-                x -= f * count as f32;
+                x = exact::flushed(x - exact::flushed(f * count as f32));
             }
             if let (Some(p), true) = (presence, count > 0) {
-                x -= p;
+                x = exact::flushed(x - p);
             }
             if marks & FORBIDDEN != 0 {
                 x = f32::NEG_INFINITY;
@@ -280,9 +280,8 @@ fn part(offsets: &Ints<'_>, at: usize, len: usize) -> Option<std::ops::Range<usi
     (start <= end && end <= len).then_some(start..end)
 }
 
-/// A request's penalty; `None` if it has the bits of `none`, the value for no penalty, or is not
-/// finite or not above `least`. A penalty of -0 differs from the `none` of +0: subtracting -0 from
-/// a logit of -0 gives +0.
+/// A request's penalty; `None` if it is `none`, the value for no penalty, or not finite or not above
+/// `least`.
 fn penalty(
     penalties: Option<&[f32]>,
     request: usize,
@@ -290,20 +289,20 @@ fn penalty(
     least: f32,
     flags: &mut u32,
 ) -> Option<f32> {
-    let penalty = once(&penalties?[request]);
+    let penalty = exact::flushed(once(&penalties?[request]));
     if !penalty.is_finite() || penalty <= least {
         *flags |= BAD_LENGTHS;
         return None;
     }
-    (penalty.to_bits() != none.to_bits()).then_some(penalty)
+    (penalty != none).then_some(penalty)
 }
 
 impl<T: Int> Given<'_, T> {
     fn adjust<F: Float>(&self, row: usize, mut table: Table<'_, F>, path: &mut [u32]) {
         let request = self.requests.as_ref().map_or(row as i64, |requests| requests.get(row));
-        let request = usize::try_from(request).ok().filter(|&at| at < self.plan.requests());
-        let Some(request) = request else {
-            *table.flags |= BAD_LENGTHS;
+        let known = usize::try_from(request).ok().filter(|&at| at < self.plan.requests());
+        let Some(request) = known else {
+            *table.flags |= if request == -1 { 0 } else { BAD_LENGTHS };
             return;
         };
         let text = self.text(row, request, path, table.flags);
@@ -376,7 +375,8 @@ impl<T: Int> Given<'_, T> {
         };
         for at in part {
             if let Some(slot) = table.slot(tokens.get(at)) {
-                slot[1] = (f32::from_bits(slot[1]) + values[at]).to_bits();
+                let x = f32::from_bits(slot[1]) + exact::flushed(values[at]);
+                slot[1] = exact::flushed(x).to_bits();
             }
         }
     }

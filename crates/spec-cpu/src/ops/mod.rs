@@ -19,6 +19,8 @@ mod unique;
 
 use spec_core::{Kernel, Operator, Result, Signature, Stream, ViewMut};
 
+use crate::environment::{UsualDuringCall, make_workers_usual};
+
 /// The function that computes an operator from the prepared data, the workspace and the arguments.
 type Launch<O, P> = for<'w, 'b> fn(&P, ViewMut<'w>, <O as Signature>::Buffers<'b>) -> Result<()>;
 
@@ -38,6 +40,7 @@ unsafe fn kernel<O: Operator, P: Send + Sync + 'static>(
     workspace_size: usize,
     launch: Launch<O, P>,
 ) -> Box<dyn Kernel<O>> {
+    make_workers_usual();
     Box::new(Ready { prepared, workspace_size, launch })
 }
 
@@ -54,6 +57,7 @@ unsafe impl<O: Operator, P: Send + Sync> Kernel<O> for Ready<O, P> {
         stream: Stream<'_>,
     ) -> Result<()> {
         stream.check_host()?;
+        let _environment = UsualDuringCall::begin();
         (self.launch)(&self.prepared, workspace, buffers)
     }
 }

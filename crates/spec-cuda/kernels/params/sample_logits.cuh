@@ -21,7 +21,7 @@ struct Params {
     // The least weight that min-p keeps, as a share of the largest, [requests]; 0 and below, or
     // null: all.
     const float* min_p;
-    // The request of each row, [rows]; null: each row is a request.
+    // The request of each row, [rows], -1 for padding; null: each row is a request.
     Integers of_rows;
     // A bit for each token that is allowed, [rows, ceil(vocab / 32)]; null: all are.
     Rows<const u32> mask;
@@ -33,6 +33,8 @@ struct Params {
     Rows<float> processed_logprobs;
     // One word of flags, or null.
     u32* flags;
+    // The flags of each row, [rows], which are 0 before the launch; or null.
+    u32* row_flags;
     // Requests.
     u64 requests;
     // Tokens of the vocabulary.
@@ -44,7 +46,7 @@ struct Params {
     u32 reserved;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Params<float>) == 192);
+static_assert(sizeof(Params<float>) == 200);
 static_assert(SPEC_OFFSET(Params<float>, logits.data) == 0);
 static_assert(SPEC_OFFSET(Params<float>, logits.stride) == 8);
 static_assert(SPEC_OFFSET(Params<float>, positions.data) == 16);
@@ -66,11 +68,12 @@ static_assert(SPEC_OFFSET(Params<float>, probs.stride) == 136);
 static_assert(SPEC_OFFSET(Params<float>, processed_logprobs.data) == 144);
 static_assert(SPEC_OFFSET(Params<float>, processed_logprobs.stride) == 152);
 static_assert(SPEC_OFFSET(Params<float>, flags) == 160);
-static_assert(SPEC_OFFSET(Params<float>, requests) == 168);
-static_assert(SPEC_OFFSET(Params<float>, vocab) == 176);
-static_assert(SPEC_OFFSET(Params<float>, draws) == 180);
-static_assert(SPEC_OFFSET(Params<float>, min_p_first) == 184);
-static_assert(SPEC_OFFSET(Params<float>, reserved) == 188);
+static_assert(SPEC_OFFSET(Params<float>, row_flags) == 168);
+static_assert(SPEC_OFFSET(Params<float>, requests) == 176);
+static_assert(SPEC_OFFSET(Params<float>, vocab) == 184);
+static_assert(SPEC_OFFSET(Params<float>, draws) == 188);
+static_assert(SPEC_OFFSET(Params<float>, min_p_first) == 192);
+static_assert(SPEC_OFFSET(Params<float>, reserved) == 196);
 
 // What the kernels take that report of the tokens drawn. `T` is the type of the logits.
 template <typename T>
@@ -79,6 +82,8 @@ struct Report {
     Rows<const T> logits;
     // The tokens of each row, [rows, draws], -1 for none.
     IntegerRows tokens;
+    // The request of each row, [rows], -1 for padding; null: each row is a request.
+    Integers of_rows;
     // The log-probability of each token, [rows, draws], or null.
     Rows<float> logprobs;
     // How many logits are as large as each token's, [rows, draws], or null.
@@ -96,24 +101,26 @@ struct Report {
     u32 reserved;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Report<float>) == 120);
+static_assert(sizeof(Report<float>) == 136);
 static_assert(SPEC_OFFSET(Report<float>, logits.data) == 0);
 static_assert(SPEC_OFFSET(Report<float>, logits.stride) == 8);
 static_assert(SPEC_OFFSET(Report<float>, tokens.data) == 16);
 static_assert(SPEC_OFFSET(Report<float>, tokens.stride) == 24);
 static_assert(SPEC_OFFSET(Report<float>, tokens.wide) == 32);
-static_assert(SPEC_OFFSET(Report<float>, logprobs.data) == 40);
-static_assert(SPEC_OFFSET(Report<float>, logprobs.stride) == 48);
-static_assert(SPEC_OFFSET(Report<float>, ranks.data) == 56);
-static_assert(SPEC_OFFSET(Report<float>, ranks.stride) == 64);
-static_assert(SPEC_OFFSET(Report<float>, top_tokens.data) == 72);
-static_assert(SPEC_OFFSET(Report<float>, top_tokens.stride) == 80);
-static_assert(SPEC_OFFSET(Report<float>, top_logprobs.data) == 88);
-static_assert(SPEC_OFFSET(Report<float>, top_logprobs.stride) == 96);
-static_assert(SPEC_OFFSET(Report<float>, vocab) == 104);
-static_assert(SPEC_OFFSET(Report<float>, draws) == 108);
-static_assert(SPEC_OFFSET(Report<float>, top) == 112);
-static_assert(SPEC_OFFSET(Report<float>, reserved) == 116);
+static_assert(SPEC_OFFSET(Report<float>, of_rows.data) == 40);
+static_assert(SPEC_OFFSET(Report<float>, of_rows.wide) == 48);
+static_assert(SPEC_OFFSET(Report<float>, logprobs.data) == 56);
+static_assert(SPEC_OFFSET(Report<float>, logprobs.stride) == 64);
+static_assert(SPEC_OFFSET(Report<float>, ranks.data) == 72);
+static_assert(SPEC_OFFSET(Report<float>, ranks.stride) == 80);
+static_assert(SPEC_OFFSET(Report<float>, top_tokens.data) == 88);
+static_assert(SPEC_OFFSET(Report<float>, top_tokens.stride) == 96);
+static_assert(SPEC_OFFSET(Report<float>, top_logprobs.data) == 104);
+static_assert(SPEC_OFFSET(Report<float>, top_logprobs.stride) == 112);
+static_assert(SPEC_OFFSET(Report<float>, vocab) == 120);
+static_assert(SPEC_OFFSET(Report<float>, draws) == 124);
+static_assert(SPEC_OFFSET(Report<float>, top) == 128);
+static_assert(SPEC_OFFSET(Report<float>, reserved) == 132);
 
 // What the kernels take that draw tokens and report of them. `T` is the type of the logits.
 template <typename T>
@@ -124,6 +131,6 @@ struct Told {
     Report<T> report;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Told<float>) == 312);
+static_assert(sizeof(Told<float>) == 336);
 static_assert(SPEC_OFFSET(Told<float>, drawing) == 0);
-static_assert(SPEC_OFFSET(Told<float>, report) == 192);
+static_assert(SPEC_OFFSET(Told<float>, report) == 200);

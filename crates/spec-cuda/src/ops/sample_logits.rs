@@ -48,7 +48,7 @@ launch_params! {
         /// The least weight that min-p keeps, as a share of the largest, [requests]; 0 and below, or
         /// null: all.
         min_p: u64 as "const float*",
-        /// The request of each row, [rows]; null: each row is a request.
+        /// The request of each row, [rows], -1 for padding; null: each row is a request.
         of_rows: Integers,
         /// A bit for each token that is allowed, [rows, ceil(vocab / 32)]; null: all are.
         mask: Rows as "Rows<const u32>",
@@ -60,6 +60,8 @@ launch_params! {
         processed_logprobs: Rows as "Rows<float>",
         /// One word of flags, or null.
         flags: u64 as "u32*",
+        /// The flags of each row, [rows], which are 0 before the launch; or null.
+        row_flags: u64 as "u32*",
         /// Requests.
         requests: u64,
         /// Tokens of the vocabulary.
@@ -79,6 +81,8 @@ launch_params! {
         logits: Rows as "Rows<const T>",
         /// The tokens of each row, [rows, draws], -1 for none.
         tokens: IntegerRows,
+        /// The request of each row, [rows], -1 for padding; null: each row is a request.
+        of_rows: Integers,
         /// The log-probability of each token, [rows, draws], or null.
         logprobs: Rows as "Rows<float>",
         /// How many logits are as large as each token's, [rows, draws], or null.
@@ -328,9 +332,14 @@ unsafe impl Kernel<SampleLogits> for Prepared {
         };
         let logits = cuda.rows(buffers.logits, &plan.logits)?;
         let tokens = cuda.integer_rows(buffers.tokens, &plan.tokens)?;
+        // An absent `requests` is not read, so any dtype will do.
+        let index = plan.of_rows.map_or(DType::I32, |of_rows| of_rows.dtype);
+        let of_rows = cuda.integers(buffers.requests, index)?;
+        let row_flags = cuda.pointer(buffers.row_flags)?;
         let report = Report {
             logits,
             tokens,
+            of_rows,
             logprobs: written(buffers.logprobs, &plan.logprobs)?,
             ranks: written(buffers.ranks, &plan.ranks)?,
             top_tokens: written(buffers.top_tokens, &plan.top_tokens)?,
@@ -340,8 +349,6 @@ unsafe impl Kernel<SampleLogits> for Prepared {
             top: plan.top() as u32,
             reserved: 0,
         };
-        // An absent `requests` is not read, so any dtype will do.
-        let index = plan.of_rows.map_or(DType::I32, |of_rows| of_rows.dtype);
         let params = Params {
             logits,
             positions: cuda.integers(buffers.positions, plan.positions.dtype)?,
@@ -350,12 +357,13 @@ unsafe impl Kernel<SampleLogits> for Prepared {
             top_k: cuda.pointer(buffers.top_k)?,
             top_p: cuda.pointer(buffers.top_p)?,
             min_p: cuda.pointer(buffers.min_p)?,
-            of_rows: cuda.integers(buffers.requests, index)?,
+            of_rows,
             mask,
             tokens,
             probs: written(buffers.probs, &plan.probs)?,
             processed_logprobs: written(buffers.processed_logprobs, &plan.processed_logprobs)?,
             flags: cuda.pointer(buffers.flags)?,
+            row_flags,
             requests: plan.requests as u64,
             vocab: plan.vocab() as u32,
             draws: plan.draws() as u32,
@@ -364,8 +372,11 @@ unsafe impl Kernel<SampleLogits> for Prepared {
         };
         // SAFETY: `Params`, `Report` and `Told` have the layout of the kernels' structs; the buffers
         // were checked against the plan, and the kernels check requests and tokens, which are data,
-        // against the plan's sizes.
+        // against the plan's sizes. `row_flags` has a word for each row.
         cuda.enqueue(stream, |queue| unsafe {
+            if row_flags != 0 {
+                queue.zero(row_flags, plan.rows() * 4)?;
+            }
             let ByRow { function, shape } = &self.draw;
             match self.kind {
                 Kind::Told { reports } => {

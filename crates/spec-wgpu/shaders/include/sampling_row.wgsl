@@ -20,6 +20,7 @@ const HAS_LOGPROBS = 64u;
 const HAS_RANKS = 128u;
 const HAS_TOP_TOKENS = 256u;
 const HAS_TOP_LOGPROBS = 512u;
+const HAS_ROW_FLAGS = 1024u;
 
 const NONE = 0xffffffffu;
 const LOWEST_KEY = 0x007fffffu;
@@ -28,7 +29,7 @@ const LOWEST_KEY = 0x007fffffu;
 const STATE = 64u;
 const INVERSE = 0u;
 const FOUND = 1u;
-// The first of the row's tokens.
+// The first of the row's tokens; NONE for a row that is padding.
 const TOKEN = 2u;
 const TOP_K = 3u;
 // The share of top-p in units of 2^-32, and whether there is a share.
@@ -65,10 +66,12 @@ const ABOVE = 34u;
 // The logarithm of the sum of the weights of all logits as given.
 const RAW_LOGARITHM = 36u;
 
-// The race decides; the first tokens in the order of logits are taken; or only TOKEN is.
+// The race decides; the first tokens in the order of logits are taken; or only TOKEN is. Until
+// `open`, a row may be padding, which has no token.
 const FATE_DRAWN = 0u;
 const FATE_GREEDY = 1u;
 const FATE_CERTAIN = 2u;
+const FATE_PADDING = 3u;
 
 // The result of a chunk, 2 words: a sum, or the number of entries that equal the bound.
 const PARTIAL = 2u;
@@ -95,6 +98,11 @@ fn load_for_all(row: u32, field: u32, thread: u32) -> u32 {
         shared_word = load(row, field);
     }
     return workgroupUniformLoad(&shared_word);
+}
+
+// Whether `open` has found that the row is padding, the same in all threads of a workgroup.
+fn is_padding(row: u32, thread: u32) -> bool {
+    return has(HAS_REQUESTS) && load_for_all(row, TOKEN, thread) == NONE;
 }
 
 fn load_pair(row: u32, field: u32) -> vec2<u32> {

@@ -62,9 +62,11 @@ const HAS_LOGPROBS: u32 = 64;
 const HAS_RANKS: u32 = 128;
 const HAS_TOP_TOKENS: u32 = 256;
 const HAS_TOP_LOGPROBS: u32 = 512;
+const HAS_ROW_FLAGS: u32 = 1024;
 
 /// The shaders' entry points; `None` for those that the plan does not need.
 struct Programs {
+    clear: Option<Program>,
     gather: Program,
     scan: Program,
     open: Program,
@@ -137,9 +139,10 @@ impl Programs {
         let concludes = tallies || plan.processed_logprobs.is_some();
         let weighs = plan.probs.is_some() || plan.processed_logprobs.is_some();
         Ok(Programs {
+            clear: plan.row_flags.then(|| program("clear", &data[..6], &[])).transpose()?,
             gather: program("gather", &gather, &[])?,
-            scan: program("scan", &data[..5], &[float])?,
-            open: program("open", &data[..5], &rows_wide)?,
+            scan: program("scan", &data[..6], &[float])?,
+            open: program("open", &data[..6], &rows_wide)?,
             filters: plan.filters.then(filters).transpose()?,
             race: program(race, &data[..6], &racing)?,
             take: (plan.draws() > 1)
@@ -331,6 +334,7 @@ struct Regions<'a> {
     ranks: Region<'a>,
     top_tokens: Region<'a>,
     top_logprobs: Region<'a>,
+    row_flags: Region<'a>,
     flags: Region<'a>,
     /// `HAS_` bits of the arguments that are present.
     has: u32,
@@ -364,6 +368,7 @@ impl<'a> Regions<'a> {
         let ranks = written(buffers.ranks, HAS_RANKS)?;
         let top_tokens = written(buffers.top_tokens, HAS_TOP_TOKENS)?;
         let top_logprobs = written(buffers.top_logprobs, HAS_TOP_LOGPROBS)?;
+        let row_flags = written(buffers.row_flags, HAS_ROW_FLAGS)?;
         let probs = written(buffers.probs, 0)?;
         let flags = written(buffers.flags, 0)?;
         let mut workspace = gpu.region_of_workspace(workspace)?;
@@ -386,6 +391,7 @@ impl<'a> Regions<'a> {
             ranks,
             top_tokens,
             top_logprobs,
+            row_flags,
             flags,
             has,
         })
@@ -422,11 +428,15 @@ impl Sampler {
         let p = &self.programs;
         let inputs = [state, requests, temperature, seeds, top_k, top_p, min_p, positions];
         r.dispatch(&p.gather, &inputs, &params, rows.div_ceil(64))?;
+        let surveyed = [state, levels, logits, mask, flags, regions.row_flags];
         let mut run = |program: &Program, of: &[Region<'_>], params: &Params, groups| {
             r.dispatch(program, &of[..program.bindings().len()], params, groups)
         };
-        run(&p.scan, &bound, &params, chunks)?;
-        run(&p.open, &bound, &params, rows)?;
+        if let Some(clear) = &p.clear {
+            run(clear, &surveyed, &params, rows.div_ceil(64))?;
+        }
+        run(&p.scan, &surveyed, &params, chunks)?;
+        run(&p.open, &surveyed, &params, rows)?;
         if let Some(filters) = &p.filters {
             run(&filters.spread, &bound, &params, chunks)?;
             run(&filters.aim, &bound, &params, rows)?;

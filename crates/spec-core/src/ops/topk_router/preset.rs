@@ -2,6 +2,9 @@
 //! correction bias. The numbers are those of each model's `config.json` on Hugging Face, in the
 //! repository that the preset's documentation names.
 //!
+//! The router of each model renormalizes the weights of its picks to a sum of `scale`, except where
+//! a preset says otherwise.
+//!
 //! ```
 //! use spec::ops::topk_router::preset;
 //! use spec::{DType, Operator};
@@ -109,7 +112,9 @@ pub const DEEPSEEK_V2: Preset = Preset {
 };
 
 /// DeepSeek-V3 and R1 (`deepseek-ai/DeepSeek-V3`): 256 experts, sigmoid, a bias
-/// (`noaux_tc`), 4 of 8 groups, top 8, scale 2.5.
+/// (`noaux_tc`), 4 of 8 groups, top 8, renormalized, scale 2.5. The choices of experts in other
+/// groups become 0 ([`Masked::Zero`]), as in Hugging Face's code. For an engine that excludes these
+/// experts, take `DEEPSEEK_V3.router().masked(Masked::Excluded)`.
 pub const DEEPSEEK_V3: Preset = Preset::deepseek_v3("DeepSeek-V3");
 
 /// DeepSeek-V3.2 (`deepseek-ai/DeepSeek-V3.2`): routes as [`DEEPSEEK_V3`] does.

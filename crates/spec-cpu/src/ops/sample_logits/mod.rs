@@ -125,6 +125,7 @@ fn run<T: Float, I: Int>(
         ranked: workspace.take(workers * groups)?,
         bounds: workspace.take(workers * groups)?,
     };
+    let met = AtomicU32::new(0);
     let sampler = Sampler {
         plan,
         logits: Rows::<T>::new(buffers.logits, plan.logits)?,
@@ -141,7 +142,6 @@ fn run<T: Float, I: Int>(
         },
         // With at least as many rows as threads, no row is split.
         chunk: if p.workers < rayon::current_num_threads() { CHUNK } else { blocks },
-        flags: AtomicU32::new(0),
     };
     // Each worker takes `each` rows, one after the other.
     let each = plan.rows().div_ceil(p.workers);
@@ -153,6 +153,10 @@ fn run<T: Float, I: Int>(
         ranks: Part::new(buffers.ranks, plan.ranks)?,
         top_tokens: Part::new(buffers.top_tokens, plan.top_tokens)?,
         top_logprobs: Part::new(buffers.top_logprobs, plan.top_logprobs)?,
+        row_flags: match buffers.row_flags {
+            Some(view) => Part { data: Some(slice_mut(view)?), stride: 1, cols: 1 },
+            None => Part { data: None, stride: 0, cols: 0 },
+        },
     };
     let all = Share { workers: 0..p.workers, scratch, outputs };
     rayon::iter::split(all, |share| share.split(p, each)).for_each(|share| {
@@ -162,16 +166,22 @@ fn run<T: Float, I: Int>(
         let (mut scratch, _) = scratch.split(1, [vocab, blocks, groups]);
         let first = workers.start * each;
         for row in first..plan.rows().min(workers.end * each) {
-            sampler.write(row, &mut scratch, outputs.row(row - first));
+            let bits = sampler.write(row, &mut scratch, outputs.row(row - first));
+            if let Some([row_flags]) = outputs.row_flags.row(row - first) {
+                *row_flags = bits;
+            }
+            if bits != 0 {
+                met.fetch_or(bits, Ordering::Relaxed);
+            }
         }
     });
-    raise(buffers.flags, sampler.flags.into_inner())
+    raise(buffers.flags, met.into_inner())
 }
 
 /// The rows and the scratch memory of consecutive workers.
 ///
-/// A struct that is split by hand, because parallel iterators over seven outputs, five of which may
-/// be absent, would be compiled once for each combination of outputs.
+/// A struct that is split by hand, because parallel iterators over eight outputs, seven of which
+/// may be absent, would be compiled once for each combination of outputs.
 struct Share<'a, I> {
     workers: Range<usize>,
     scratch: Scratch<'a>,
@@ -205,6 +215,7 @@ struct Outputs<'a, I> {
     ranks: Part<'a, i32>,
     top_tokens: Part<'a, i32>,
     top_logprobs: Part<'a, f32>,
+    row_flags: Part<'a, u32>,
 }
 
 /// One row of all outputs.
@@ -212,6 +223,23 @@ struct OutputRow<'a, I> {
     tokens: Option<&'a mut [I]>,
     drawn: Drawn<'a>,
     reported: Reported<'a>,
+}
+
+impl<I: Int> OutputRow<'_, I> {
+    /// The outputs of a row that is padding.
+    fn pad(self) {
+        if let Some(tokens) = self.tokens {
+            tokens.fill(I::of(-1));
+        }
+        let Drawn { probs, logprobs } = self.drawn;
+        if let Some(probs) = probs {
+            probs.fill(0.0);
+        }
+        if let Some(logprobs) = logprobs {
+            logprobs.fill(f32::NEG_INFINITY);
+        }
+        self.reported.pad();
+    }
 }
 
 impl<I> Outputs<'_, I> {
@@ -224,8 +252,18 @@ impl<I> Outputs<'_, I> {
         let (ranks, ranks_behind) = self.ranks.split(rows);
         let (top_tokens, top_tokens_behind) = self.top_tokens.split(rows);
         let (top_logprobs, top_logprobs_behind) = self.top_logprobs.split(rows);
+        let (row_flags, row_flags_behind) = self.row_flags.split(rows);
         (
-            Outputs { tokens, probs, logprobs, processed, ranks, top_tokens, top_logprobs },
+            Outputs {
+                tokens,
+                probs,
+                logprobs,
+                processed,
+                ranks,
+                top_tokens,
+                top_logprobs,
+                row_flags,
+            },
             Outputs {
                 tokens: tokens_behind,
                 probs: probs_behind,
@@ -234,6 +272,7 @@ impl<I> Outputs<'_, I> {
                 ranks: ranks_behind,
                 top_tokens: top_tokens_behind,
                 top_logprobs: top_logprobs_behind,
+                row_flags: row_flags_behind,
             },
         )
     }
@@ -299,7 +338,6 @@ struct Sampler<'a, T> {
     mask: Option<Rows<'a, i32>>,
     /// The number of blocks of a row that one thread takes at a time.
     chunk: usize,
-    flags: AtomicU32,
 }
 
 /// The sampling parameters of a request.
@@ -342,13 +380,20 @@ impl Drawn<'_> {
 }
 
 impl<T: Float> Sampler<'_, T> {
-    fn flag(&self, bits: u32) {
-        self.flags.fetch_or(bits, Ordering::Relaxed);
-    }
-
-    /// Writes the outputs of a row.
-    fn write<I: Int>(&self, row: usize, scratch: &mut Scratch<'_>, outputs: OutputRow<'_, I>) {
-        let first = self.sample(row, scratch, outputs.drawn);
+    /// Writes the outputs of a row. Returns the row's flags.
+    fn write<I: Int>(
+        &self,
+        row: usize,
+        scratch: &mut Scratch<'_>,
+        outputs: OutputRow<'_, I>,
+    ) -> u32 {
+        let request = self.requests.map_or(row as i64, |requests| requests.get(row));
+        if request == -1 {
+            outputs.pad();
+            return 0;
+        }
+        let mut met = 0;
+        let first = self.sample(row, request, scratch, outputs.drawn, &mut met);
         if let Some(tokens) = outputs.tokens {
             let there = first.iter().map(|&token| token as i32);
             let all = there.chain(std::iter::repeat(-1));
@@ -358,26 +403,34 @@ impl<T: Float> Sampler<'_, T> {
             let logits = Logits { logits: self.logits.row(row), mask: None, chunk: self.chunk };
             report(&logits, &first, scratch, outputs.reported);
         }
+        met
     }
 
-    /// The tokens of a row, in the order in which they finish.
-    fn sample(&self, row: usize, scratch: &mut Scratch<'_>, drawn: Drawn<'_>) -> Tokens {
+    /// The tokens of a row, in the order in which they finish. Adds flags to `met`.
+    fn sample(
+        &self,
+        row: usize,
+        request: i64,
+        scratch: &mut Scratch<'_>,
+        drawn: Drawn<'_>,
+        met: &mut u32,
+    ) -> Tokens {
         let logits = Logits {
             logits: self.logits.row(row),
             mask: self.mask.map(|mask| mask.row(row)),
             chunk: self.chunk,
         };
         if logits.survey(scratch.maxima) {
-            self.flag(flags::NON_FINITE);
+            *met |= flags::NON_FINITE;
         }
         let largest = simd::max_key(scratch.maxima);
         if largest == LOWEST {
-            self.flag(flags::NON_FINITE);
+            *met |= flags::NON_FINITE;
             let token = self.lowest_allowed(row);
             drawn.certain(token);
             return Tokens::from_iter([token]);
         }
-        let Some(options) = self.options(row) else {
+        let Some(options) = self.options(request, met) else {
             let tokens: Tokens = if self.plan.draws() == 1 {
                 [logits.first(largest, scratch.maxima)].into_iter().collect()
             } else {
@@ -430,19 +483,18 @@ impl<T: Float> Sampler<'_, T> {
         lowest.filter(|&token| token < self.plan.vocab()).unwrap_or(0)
     }
 
-    /// The parameters of the row's request; `None` if it asks for the likeliest token.
-    fn options(&self, row: usize) -> Option<Options> {
-        let request = self.requests.map_or(row as i64, |requests| requests.get(row));
+    /// The parameters of a request; `None` if it asks for the likeliest token. Adds flags to `met`.
+    fn options(&self, request: i64, met: &mut u32) -> Option<Options> {
         let request = usize::try_from(request).ok().filter(|&r| r < self.plan.requests);
         let temperature = request.map_or(f32::NAN, |request| self.temperature[request]);
         if temperature.is_nan() || temperature < 0.0 {
-            self.flag(flags::BAD_LENGTHS);
+            *met |= flags::BAD_LENGTHS;
         }
         let request = request.filter(|_| temperature > 0.0)?;
         let top_p = self.top_p.map_or(1.0, |top_p| top_p[request]);
         let min_p = self.min_p.map_or(0.0, |min_p| min_p[request]);
         if top_p.is_nan() || min_p.is_nan() {
-            self.flag(flags::BAD_LENGTHS);
+            *met |= flags::BAD_LENGTHS;
         }
         Some(Options {
             inverse: sampling::inverse(temperature),

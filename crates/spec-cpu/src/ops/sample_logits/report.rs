@@ -17,6 +17,21 @@ pub(super) struct Reported<'a> {
     pub(super) top_logprobs: Option<&'a mut [f32]>,
 }
 
+impl Reported<'_> {
+    /// The reports of a row without tokens.
+    pub(super) fn pad(self) {
+        for logarithms in [self.logprobs, self.top_logprobs].into_iter().flatten() {
+            logarithms.fill(f32::NEG_INFINITY);
+        }
+        if let Some(ranks) = self.ranks {
+            ranks.fill(0);
+        }
+        if let Some(top_tokens) = self.top_tokens {
+            top_tokens.fill(-1);
+        }
+    }
+}
+
 /// Writes the reports of a row and of the tokens drawn from it. `logits` has no mask.
 pub(super) fn report<T: Float>(
     logits: &Logits<'_, T>,
