@@ -1,8 +1,8 @@
 """vLLM's drafts, samplers, penalties, routers and top-k, in vLLM's own signatures.
 
 Each function has the name and the arguments of vLLM's, and its docstring says of which. They take
-the place of vLLM's where ``SPEC_OPS_VLLM`` names them, in both model runners: see
-:mod:`spec_ops.vllm_v2`, which has what only the second model runner calls.
+the place of vLLM's where ``SPEC_OPS_VLLM`` names them: see :mod:`spec_ops.vllm_plugin`, and
+:mod:`spec_ops.vllm_runner` for the second model runner.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ __all__ = [
     "apply_all_penalties",
     "apply_bad_words",
     "apply_bad_words_with_drafts",
-    "apply_min_tokens",
     "apply_penalties",
     "apply_top_k_top_p",
     "grouped_topk",
@@ -297,32 +296,6 @@ def apply_bad_words_with_drafts(
     }
     rows = len(of_row)
     apply_bad_words(logits[:rows], words, past_tokens_ids[:rows])
-
-
-def apply_min_tokens(
-    logits: torch.Tensor, min_tokens: list[tuple[int, list[int], set[int]] | None]
-) -> torch.Tensor:
-    """What `vllm.v1.sample.logits_processor.builtin.MinTokensLogitsProcessor` does, on logits
-    ``[batch, vocab]`` in place. Each row has its least number of tokens, what it generated, and
-    its stop tokens, or None."""
-    import torch
-
-    rows = [entry or (0, [], set()) for entry in min_tokens]
-    tokens, lengths = _texts([generated for _, generated, _ in rows], logits)
-    stops = torch.full((len(rows), max([1, *(len(stop) for _, _, stop in rows)])), -1)
-    for (_, _, stop), padded in zip(rows, stops):
-        padded[: len(stop)] = torch.tensor(sorted(stop), dtype=torch.int64)
-    functions.adjust_logits(
-        logits,
-        tokens,
-        torch.zeros_like(lengths),
-        lengths,
-        min_tokens=torch.tensor([least for least, _, _ in rows], dtype=torch.int32).to(
-            logits.device
-        ),
-        stop_tokens=stops.to(logits.device, torch.int32),
-    )
-    return logits
 
 
 def apply_top_k_top_p(
