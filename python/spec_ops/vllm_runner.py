@@ -429,7 +429,7 @@ class Drafter(BaseSpeculator):
             return drafts
         states, slots = self.req_states, input_batch.idx_mapping
         tokens, lengths = states.all_token_ids.gpu, states.total_len.gpu
-        self.plans(requests, tokens, lengths, requests=slots.to(torch.int32), out=(drafts, self.counts[:requests]))
+        self.plans(requests, tokens, lengths, requests=slots, out=(drafts, self.counts[:requests]))
         return drafts
 
 

@@ -98,7 +98,7 @@ def main():
     from vllm.sampling_params import StructuredOutputsParams
 
     torch.set_num_threads(2)
-    options = dict(WANTED.get("engine", {}))
+    options = {"max_model_len": 512} | WANTED.get("engine", {})
     if WANTED.get("draft"):
         options["speculative_config"] = {
             "method": WANTED["draft"],
@@ -110,7 +110,6 @@ def main():
         model=model(WANTED["model"]),
         dtype="float32",
         enforce_eager=True,
-        max_model_len=512,
         max_num_seqs=16,
         seed=0,
         enable_prefix_caching=False,
