@@ -136,10 +136,10 @@ def test_drafts_leave_what_chance_decides(served):
 
 
 def test_prompts_in_parts_and_requests_that_wait(served):
-    """Prefills of 24 tokens at a time beside decoding, and a cache of 14 blocks for 8 requests, so
+    """Prefills of 24 tokens at a time beside decoding, and a cache of 8 blocks for 8 requests of two, so
     that requests are preempted and read their texts again."""
     theirs = served(**SAMPLER, batches=[ALL])
-    small = {"num_gpu_blocks_override": 14, "block_size": 16, "max_model_len": 208}
+    small = {"num_gpu_blocks_override": 8, "block_size": 32, "max_model_len": 224}
     small["max_num_batched_tokens"] = 24
     for wanted in ({"parts": "sampler"}, {"parts": "all", **DRAFTS}):
         same(served(runner=2, batches=[ALL], engine=small, **wanted), theirs, [ALL])
