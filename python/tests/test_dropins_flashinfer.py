@@ -10,7 +10,7 @@ torch = need("torch", whole_file=True)
 
 from plain_engines import close_to, device, plain_filters  # noqa: E402, F401
 
-from spec_ops import flashinfer, vllm  # noqa: E402
+from spec_ops import _engines, flashinfer, vllm  # noqa: E402
 
 
 def test_filters():
@@ -170,3 +170,17 @@ def test_shares_are_counted_exactly():
     # A row that does not sum to 1 has a share of its own sum.
     assert torch.equal(flashinfer.top_p_renorm_probs(probs * 2**-30, shares), made)
     assert torch.equal(flashinfer.top_p_renorm_probs(probs, 0.5), made[1].expand(6, -1))
+
+
+def test_a_mask_and_ranks_together():
+    """`top_k` counts the tokens that the mask allows; the bits beyond the vocabulary allow nothing."""
+    logits = torch.tensor([[9.0, -3e38, 3e38, math.inf, 1.0]] * 3)
+    bits = torch.tensor([[0b10011], [0b11111], [0b1100000]], dtype=torch.int32)
+    kept = _engines.kept_tokens(logits, torch.tensor([2, 2, 2]), None, mask=bits)
+    assert kept.tolist() == [
+        [True, False, False, False, True],
+        [False, False, True, True, False],
+        [False] * 5,
+    ]
+    kept = _engines.kept_tokens(logits, None, torch.ones(3), mask=bits)
+    assert kept.sum(1).tolist() == [3, 5, 0]
