@@ -7,6 +7,7 @@ use super::Options;
 use super::grammar::{Grammar, Mode};
 use super::machine::{Fault, Machine, Reached, Record, Wanted};
 use super::window::Window;
+use crate::content::MARK;
 use crate::error::{SHOWN, missing};
 use crate::text::bad::{BadLines, First};
 use crate::text::parse::number;
@@ -82,8 +83,8 @@ impl Column {
         let bad = |message: String| Error::data(path, Place::Whole, message);
         let (mut window, mut at) = (Window::default(), 0);
         more(&mut window.piece)?;
-        if window.piece.starts_with(b"\xEF\xBB\xBF") {
-            at = 3;
+        if window.piece.starts_with(MARK) {
+            at = MARK.len();
         }
         let mut machine = Machine::new(&grammar, Wanted::All, at as u64);
         let (mut names, mut found, mut columns) = (Vec::new(), Vec::new(), 0);
@@ -198,13 +199,14 @@ impl Column {
             }
             Value::Empty => {
                 let message =
-                    format!("column {name} is empty, and nothing is no key (--skip-nulls)");
+                    format!("the field `{name}` is empty, and nothing is no key (--skip-nulls)");
                 Err(bad(marks.wanted, false, message))
             }
             Value::Other(shown) => {
                 let (min, max) = (K::MIN, K::MAX);
-                let message =
-                    format!("column {name} is \"{shown}\", no number from {min} to {max}");
+                let message = format!(
+                    "the field `{name}` is \"{shown}\", which is no number from {min} to {max}"
+                );
                 Err(bad(marks.wanted, false, message))
             }
         }

@@ -75,17 +75,18 @@ fn what_is_no_key_is_named_or_left_out() {
     fails("", plain, ": is empty: it has no column id");
     fails("a,b\n1,2\n", plain, ": has no column id; it has a, b");
     fails("id,b,id\n1,2,3\n", plain, ": has two columns id");
-    let range = "no number from -9223372036854775808 to 9223372036854775807";
+    let range = "which is no number from -9223372036854775808 to 9223372036854775807";
     // Line numbers count quoted line ends and blank lines too.
     let text = "id,b\r\n1,\"\n\"\r\n\r\n5x,\r\n";
-    fails(text, plain, &format!(": line 5, column 1: column id is \"5x\", {range}"));
-    let quoted = format!(": line 2, column 1: column id is \"1\\n\", {range}");
+    fails(text, plain, &format!(": line 5, column 1: the field `id` is \"5x\", {range}"));
+    let quoted = format!(": line 2, column 1: the field `id` is \"1\\n\", {range}");
     fails("id\n\"1\n\"\n", plain, &quoted);
     let long = "1".repeat(5000);
-    let shown = format!(": line 2, column 1: column id is \"{}..\", {range}", &long[..40]);
+    let shown = format!(": line 2, column 1: the field `id` is \"{}..\", {range}", &long[..40]);
     fails(&format!("id\n{long}\n"), plain, &shown);
     fails("id,b\n1\n", plain, ": line 2: has 1 fields where the header has 2");
-    let nothing = ": line 3, column 1: column id is empty, and nothing is no key (--skip-nulls)";
+    let nothing =
+        ": line 3, column 1: the field `id` is empty, and nothing is no key (--skip-nulls)";
     fails("id,b\n1,\n,2\n", plain, nothing);
     let mut nulls = plain;
     nulls.skip_nulls = true;
@@ -143,7 +144,7 @@ fn a_field_may_be_longer_than_memory() {
     let field = "line, \"\"\n".repeat(400_000);
     let text = format!("id,b\n1,\"{field}\"\n2,x\n");
     finds(&text, plain, &[1, 2]);
-    let words = ": line 400004, column 1: column id is \"x\", no number from \
+    let words = ": line 400004, column 1: the field `id` is \"x\", which is no number from \
                  -9223372036854775808 to 9223372036854775807";
     fails(&format!("{text}x,y\n"), plain, words);
     let key = format!("b,id\n\"{field}\",\"7\"\r\n\"{field}\",8");
