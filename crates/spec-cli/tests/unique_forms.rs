@@ -287,3 +287,28 @@ fn a_byte_order_mark_is_no_part_of_a_text() {
     fs::write(at.join("in"), "\u{feff}x\n").unwrap();
     refused(at, &["--text", "in"], "in: line 1, column 4: 'x' is no digit");
 }
+
+/// If the reader of stdout gets nothing, it cannot take an output for whole.
+#[test]
+fn a_run_that_fails_writes_nothing_to_stdout() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    fs::write(at.join("in.csv"), "a,b,name\n1,2,7\n3,4,x\n").unwrap();
+    let csv = ["--csv", "--column", "name", "in.csv"];
+    refused(
+        at,
+        &csv,
+        "in.csv: line 3, column 5: the field `name` is \"x\", which is no number from",
+    );
+    for format in ["raw", "text", "csv", "parquet"] {
+        if format == "parquet" && cfg!(not(feature = "parquet")) {
+            continue;
+        }
+        refused(at, &[&csv[..], &["--output-format", format]].concat(), "is no number from 0 to");
+    }
+    refused(at, &[&csv[..], &["--memory", "1KiB"]].concat(), "--memory 1.0 KiB is too little");
+    // Without keys, the header is still written.
+    fs::write(at.join("none.csv"), "name\n").unwrap();
+    let none = succeeds(at, &["--csv", "--column", "name", "none.csv", "-o", "-"]);
+    assert_eq!(words(&none.stdout), "name\n");
+}
