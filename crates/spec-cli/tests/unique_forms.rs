@@ -312,3 +312,25 @@ fn a_run_that_fails_writes_nothing_to_stdout() {
     let none = succeeds(at, &["--csv", "--column", "name", "none.csv", "-o", "-"]);
     assert_eq!(words(&none.stdout), "name\n");
 }
+
+/// Blank lines are no fault of a table, but are not lost without a word.
+#[test]
+fn blank_lines_of_csv_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    fs::write(at.join("in.csv"), "id,b\n1,2\n\n3,4\n\n").unwrap();
+    let csv = ["--csv", "--column", "id", "in.csv"];
+    let counted = succeeds(at, &[&csv[..], &["--count-only"]].concat());
+    assert_eq!(words(&counted.stderr), "blank lines                2\n");
+    let quiet = succeeds(at, &[&csv[..], &["--count-only", "--quiet"]].concat());
+    assert_eq!(words(&quiet.stderr), "");
+    let shown = succeeds(at, &[&csv[..], &["-o", "out"]].concat());
+    assert!(words(&shown.stdout).contains("\nblank lines                2\n"), "{shown:?}");
+    let json = succeeds(at, &[&csv[..], &["--count-only", "--json"]].concat());
+    let summary: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!((&summary["blank_lines"], &summary["nulls"]), (&2.into(), &0.into()));
+    fs::write(at.join("in.csv"), "id\n1\n\n3\n").unwrap();
+    refused(at, &csv, "in.csv: line 3, column 1: the field `id` is empty");
+    let nulls = [&csv[..], &["--skip-nulls", "--count-only"]].concat();
+    assert_eq!(words(&succeeds(at, &nulls).stderr), "nulls                      1\n");
+}

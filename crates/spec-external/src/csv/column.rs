@@ -8,7 +8,7 @@ use super::grammar::{Grammar, Mode};
 use super::machine::{Fault, Machine, Reached, Record, Wanted};
 use super::window::Window;
 use crate::content::MARK;
-use crate::error::{SHOWN, missing};
+use crate::error::{SHOWN, missing, twice};
 use crate::text::bad::{BadLines, First};
 use crate::text::parse::number;
 use crate::{Error, Key, Place, Result, Skipped};
@@ -29,6 +29,7 @@ pub(super) struct Column {
     columns: usize,
     bad: BadLines,
     nulls: AtomicU64,
+    blanks: AtomicU64,
     /// Whether the input can be read only once.
     is_stream: bool,
 }
@@ -87,7 +88,7 @@ impl Column {
             at = MARK.len();
         }
         let mut machine = Machine::new(&grammar, Wanted::All, at as u64);
-        let (mut names, mut found, mut columns) = (Vec::new(), Vec::new(), 0);
+        let (mut names, mut found, mut columns, mut blanks) = (Vec::new(), Vec::new(), 0, 0);
         let record = loop {
             let mut note = |field: &[u8]| {
                 if field == name.as_bytes() {
@@ -109,6 +110,7 @@ impl Column {
                 }
                 Reached::Record(record) if record.is_blank => {
                     (names, found) = (Vec::new(), Vec::new());
+                    blanks += 1;
                 }
                 Reached::Record(record) => break Some(record),
                 Reached::Field => columns += 1,
@@ -129,7 +131,7 @@ impl Column {
         let index = match found[..] {
             [index] => index,
             [] => return Err(missing(path, name, names.iter().map(String::as_str))),
-            _ => return Err(bad(format!("has two columns {name}"))),
+            _ => return Err(twice(path, name)),
         };
         let column = Column {
             path: path.to_owned(),
@@ -139,6 +141,7 @@ impl Column {
             columns: fields,
             bad: BadLines::default(),
             nulls: AtomicU64::new(0),
+            blanks: AtomicU64::new(blanks),
             grammar: grammar.clone(),
             is_stream,
         };
@@ -165,11 +168,13 @@ impl Column {
             }
             (first, _) => first.map(|first| first.message),
         };
-        let nulls = self.nulls.load(Ordering::Relaxed);
-        Ok(Skipped { lines: self.bad.count(), first, nulls })
+        let [nulls, blanks] =
+            [&self.nulls, &self.blanks].map(|count| count.load(Ordering::Relaxed));
+        Ok(Skipped { lines: self.bad.count(), first, nulls, blanks })
     }
 
-    /// The key of a record; `None` for a blank line or a null that is left out.
+    /// The key of a record; `None` for a blank line or a null that is left out. In a table of one
+    /// column, a blank line is a record whose field is empty.
     fn key<K: Key>(
         &self,
         record: &Record,
@@ -179,7 +184,8 @@ impl Column {
         let marks = machine.marks();
         let bad = |at, is_whole, message| Bad { at, is_whole, message };
         let name = &self.name;
-        if record.is_blank {
+        if record.is_blank && self.columns > 1 {
+            self.blanks.fetch_add(1, Ordering::Relaxed);
             return Ok(None);
         }
         if let Some(fault) = record.fault {

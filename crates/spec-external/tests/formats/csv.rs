@@ -31,7 +31,7 @@ fn finds(text: &str, options: Options, keys: &[i64]) -> Box<dyn Source<i64>> {
     let found = sorted(read(&*file).unwrap_or_else(|error| panic!("{error}")).0);
     assert!(found == sorted(keys.to_vec()), "{} keys, not {}", found.len(), keys.len());
     let (one, other) = (source.skipped().unwrap(), file.skipped().unwrap());
-    assert_eq!((one.lines, one.nulls), (other.lines, other.nulls));
+    assert_eq!((one.lines, one.nulls, one.blanks), (other.lines, other.nulls, other.blanks));
     assert_eq!(
         one.first.is_some(),
         other
@@ -98,6 +98,38 @@ fn what_is_no_key_is_named_or_left_out() {
     let skipped = source.skipped().unwrap();
     let first = "x.csv: line 3: has 1 fields where the header has 2".to_owned();
     assert_eq!((skipped.lines, skipped.first, skipped.nulls), (3, Some(first), 0));
+}
+
+/// Programs write a null in a table of one column as a blank line; between records of several
+/// fields it is nothing, but is counted.
+#[test]
+fn blank_lines_are_counted_or_are_nulls() {
+    let plain = Options::default();
+    for (text, blanks) in [
+        ("id,b\n1,x\n\n2,y\n", 1),
+        ("\n\r\nid,b\n1,x\n2,y\n\n\r\n\n", 5),
+        ("b,id\r\n\r\nx,1\r\n\"\n\",2\r\n", 1),
+        ("id,b\n1,x\n2,y\n\r", 1),
+        ("id,b\n1,x\n2,y\n", 0),
+    ] {
+        let skipped = finds(text, plain, &[1, 2]).skipped().unwrap();
+        assert_eq!((skipped.blanks, skipped.nulls, skipped.lines), (blanks, 0, 0), "{text:?}");
+    }
+    let empty = "the field `id` is empty, and nothing is no key (--skip-nulls)";
+    let (mut nulls, mut lenient) = (plain, plain);
+    (nulls.skip_nulls, lenient.lenient) = (true, true);
+    for (text, line, count) in
+        [("id\n1\n\n2\n", 3, 1), ("id\r\n1\r\n2\r\n\r\n", 4, 1), ("id\n\"\"\n\n1\n2\n\r", 2, 3)]
+    {
+        fails(text, plain, &format!(": line {line}, column 1: {empty}"));
+        let skipped = finds(text, nulls, &[1, 2]).skipped().unwrap();
+        assert_eq!((skipped.blanks, skipped.nulls, skipped.lines), (0, count, 0), "{text:?}");
+        let skipped = finds(text, lenient, &[1, 2]).skipped().unwrap();
+        assert_eq!((skipped.blanks, skipped.nulls, skipped.lines), (0, 0, count), "{text:?}");
+    }
+    // Before the header of one column, a blank line is no record either.
+    let skipped = finds("\nid\n1\n", plain, &[1]).skipped().unwrap();
+    assert_eq!(skipped.blanks, 1);
 }
 
 #[test]
