@@ -49,9 +49,8 @@ macro_rules! backends {
             use crate::absent::Absent as $variant;
         )+
 
-        /// The names that are accepted, for error messages.
-        const NAMES: &str =
-            concat!("`auto`", $( ", `", $name, "`", )+ " or one of its devices as in `cuda:0`");
+        /// The names of the backends of this build.
+        const NAMES: &[&str] = &[$( #[cfg(feature = $name)] $name, )+];
 
         #[derive(Clone)]
         enum Inner {
@@ -359,8 +358,22 @@ impl Handle {
     }
 }
 
+/// The error for a text that names no device of this build.
 fn bad_name(text: &str) -> Error {
-    Error::DeviceName { text: text.to_owned(), expected: NAMES }
+    let is_number = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit());
+    let expected = match text.trim().split_once(':') {
+        Some((backend, digits))
+            if NAMES.contains(&backend) && !digits.is_empty() && is_number(digits) =>
+        {
+            format!("a smaller number, as in `{backend}:0`")
+        }
+        _ => {
+            let names: String = NAMES.iter().map(|name| format!(", `{name}`")).collect();
+            let last = NAMES.last().unwrap_or(&"cpu");
+            format!("`auto`{names} or one of its devices as in `{last}:0`")
+        }
+    };
+    Error::DeviceName { text: text.to_owned(), expected: expected.into() }
 }
 
 impl FromStr for Handle {
@@ -375,5 +388,27 @@ impl FromStr for Handle {
 impl std::fmt::Debug for Handle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Handle({})", self.device())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_name_is_answered_with_those_of_this_build() {
+        let words = |text: &str| text.parse::<Handle>().expect_err(text).to_string();
+        let answer = words("nonsense");
+        for (name, is_built) in [
+            ("cpu", cfg!(feature = "cpu")),
+            ("cuda", cfg!(feature = "cuda")),
+            ("wgpu", cfg!(feature = "wgpu")),
+        ] {
+            assert_eq!(answer.contains(&format!("`{name}`")), is_built, "{answer}");
+            let (huge, smaller) =
+                (format!("{name}:{}", "9".repeat(20)), "expected a smaller number");
+            assert_eq!(words(&huge).contains(smaller), is_built, "{}", words(&huge));
+        }
+        assert!(answer.starts_with("`nonsense` is no device, expected `auto`, "), "{answer}");
     }
 }

@@ -212,10 +212,19 @@ impl Formats {
                 "--column NAME reads a column of it".to_owned()
             }
             Content::Parquet | Content::Arrow => LEFT_OUT.to_owned(),
+            Content::ArrowStream => "write it as an Arrow or Parquet file, of which --column NAME \
+                                     reads a column"
+                .to_owned(),
             Content::Numpy => "write its array with `tofile` instead".to_owned(),
+            Content::Utf16 => "write it in UTF-8".to_owned(),
+            Content::Foreign(_) => "write its keys as raw numbers, text, CSV or Parquet".to_owned(),
             _ => "decompress it first".to_owned(),
         };
-        let expected = if is_text { "text" } else { "raw keys" };
+        let expected = match content {
+            Content::Utf16 if is_text => "text in UTF-8",
+            _ if is_text => "text",
+            _ => "raw keys",
+        };
         let insist = if is_text { "" } else { "; --raw takes its bytes as they are" };
         let message = format!("is {}, not {expected}; {how}{insist}", content.name());
         Err(spec_external::Error::data(input.name(), Place::Whole, message).into())

@@ -134,8 +134,11 @@ fn bad_options_are_refused() {
 #[test]
 fn bad_devices_are_refused() {
     for command in ["decode", "verify"] {
-        for device in ["nonsense", "", "cpu:1", "CUDA", "cuda:", "cuda:x", "gpu:0"] {
+        for device in ["nonsense", "", "CUDA", "cuda:", "cuda:x", "gpu:0"] {
             refused(&[command, "--device", device], "is no device, expected `auto`, `cpu`");
+        }
+        for device in ["cpu:1", "cuda:99999999999999999999", "wgpu:99999999999999999999"] {
+            refused(&[command, "--device", device], "is no device, expected a smaller number, as");
         }
         refused(&[command, "--device", "cuda:4000"], "status 6");
         refused(&[command, "--device", "wgpu:4000"], "status 6");

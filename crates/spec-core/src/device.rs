@@ -78,7 +78,7 @@ impl FromStr for DeviceName {
     fn from_str(text: &str) -> Result<Self> {
         let bad = || Error::DeviceName {
             text: text.to_owned(),
-            expected: "`auto`, a backend as in `cpu`, or one of its devices as in `cuda:0`",
+            expected: "`auto`, a backend as in `cpu`, or one of its devices as in `cuda:0`".into(),
         };
         let (backend, index) = match text.trim().split_once(':') {
             None => (text.trim(), None),
