@@ -224,7 +224,7 @@ fn files_of_other_programs_are_not_taken_for_keys() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     for (what, digits) in FOREIGN {
-        let mut file = hex(&digits);
+        let mut file = hex(digits);
         file.resize(file.len().next_multiple_of(8) + 4096, 0x5A);
         fs::write(at.join("in"), &file).unwrap();
         refused(at, &["in"], &format!("error: in: is {what}, not raw keys; "));
@@ -256,7 +256,7 @@ fn files_of_other_programs_are_not_taken_for_keys() {
         [(b"\xFF\xFE", u16::to_le_bytes as fn(u16) -> [u8; 2]), (b"\xFE\xFF", u16::to_be_bytes)]
     {
         let text: Vec<u8> = "123\r\n456\r\nxyz".encode_utf16().flat_map(order).collect();
-        fs::write(at.join("in"), [&mark[..], &text, &text].concat()[..48].to_vec()).unwrap();
+        fs::write(at.join("in"), &[&mark[..], &text, &text].concat()[..48]).unwrap();
         refused(at, &["in"], "in: is text in UTF-16, not raw keys; write it in UTF-8");
         refused(at, &["--text", "in"], "in: is text in UTF-16, not text in UTF-8");
     }
