@@ -108,7 +108,12 @@ def from_gguf(file, folder):
         return str(where)
     taken = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     AutoTokenizer.from_pretrained(**taken).save_pretrained(where)
-    AutoModelForCausalLM.from_pretrained(**taken, dtype=torch.bfloat16).save_pretrained(where)
+    model = AutoModelForCausalLM.from_pretrained(**taken, dtype=torch.bfloat16)
+    # transformers refuses to save what came from a GGUF file, although its weights are plain numbers now.
+    model.hf_quantizer = None
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.save_pretrained(where)
     return str(where)
 
 

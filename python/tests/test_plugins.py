@@ -81,17 +81,17 @@ def test_check():
 
 def test_check_of_sources(tmp_path):
     """A name that moved is said with the old and the new module, and fails the check."""
-    files = {
-        f"{one.target.rpartition('.')[0].replace('.', '/')}.py": []
-        for one in engines.replacements("vllm", "0.33.0")
-    }
+    modules = {}
     for one in engines.replacements("vllm", "0.33.0"):
         module, _, name = one.target.rpartition(".")
         kind = "class" if name[0].isupper() else "def"
-        files[f"{module.replace('.', '/')}.py"].append(f"{kind} {name}():\n    pass\n")
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("".join(text))
+        modules.setdefault(module, []).append(f"{kind} {name}():\n    pass\n")
+    for module, text in modules.items():
+        file = tmp_path.joinpath(*module.split("."))
+        is_package = any(other.startswith(f"{module}.") for other in modules)
+        file = file / "__init__.py" if is_package else file.with_suffix(".py")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(text))
     said = []
     assert engines.check("vllm==0.33", tmp_path, said.append) == 0
     old = tmp_path / "vllm/v1/worker/gpu/sample/gumbel.py"
