@@ -2437,7 +2437,7 @@ typedef struct {
      */
     spec_tensor flags;
     /**
-     * `[batch]`, i32: read, optional.
+     * `[batch]`, i32 or u32 or i64: read, optional.
      * The row of `tokens` and `lengths` that each request has; -1 for padding. Absent:
      * request b has row b.
      */
@@ -2479,7 +2479,7 @@ typedef struct {
      */
     void *flags;
     /**
-     * `[batch]`, i32: read, optional.
+     * `[batch]`, i32 or u32 or i64: read, optional.
      */
     const void *requests;
     /**
@@ -2498,7 +2498,7 @@ typedef struct {
  *
  * - `tokens` `[slots, most]`, i64 or i32 or u32: read.
  * - `lengths` `[slots] or [slots, 1]`, i32 or i64: read.
- * - `requests` `[batch]`, i32: read, optional.
+ * - `requests` `[batch]`, i32 or u32 or i64: read, optional.
  * - `max_drafts` `[batch]`, i32: read, optional.
  * - `drafts` `[batch, max_draft]`, i64 or i32 or u32: written.
  * - `counts` `[batch] or [batch, 1]`, i32: written.
@@ -2671,7 +2671,7 @@ typedef struct {
      */
     spec_tensor flags;
     /**
-     * `[batch]`, i32: read, optional.
+     * `[batch]`, i32 or u32 or i64: read, optional.
      * The row of `tokens` and `lengths` that each request has; -1 for padding. Absent:
      * request b has row b.
      */
@@ -2740,7 +2740,7 @@ typedef struct {
      */
     void *flags;
     /**
-     * `[batch]`, i32: read, optional.
+     * `[batch]`, i32 or u32 or i64: read, optional.
      */
     const void *requests;
     /**
@@ -2759,7 +2759,7 @@ typedef struct {
  *
  * - `tokens` `[slots, max_len]`, i64 or i32 or u32: read.
  * - `lengths` `[slots] or [slots, 1]`, i32 or i64: read.
- * - `requests` `[batch]`, i32: read, optional.
+ * - `requests` `[batch]`, i32 or u32 or i64: read, optional.
  * - `max_drafts` `[batch]`, i32: read, optional.
  * - `corpus` `[m]`, i64 or i32 or u32: read, optional.
  * - `corpus_length` `[1]`, i32 or i64: read, optional.
