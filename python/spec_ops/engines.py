@@ -107,6 +107,11 @@ REPLACEMENTS = (
                 "min_p_sampling_from_probs", "the backend flashinfer",
             ),
             (
+                "sampling", "srt.layers.sampler.top_k_top_p_min_p_sampling_from_probs_torch",
+                "top_k_top_p_min_p_sampling_from_probs_torch",
+                "the backend pytorch; sampling masks stay SGLang's",
+            ),
+            (
                 "tree", "kernels.ops.speculative.spec_tree.verify_tree_greedy_func",
                 "verify_tree_greedy_func", "",
             ),
