@@ -120,6 +120,11 @@ REPLACEMENTS = (
                 "min_p_sampling_from_probs", "the backend flashinfer",
             ),
             (
+                "sampling", "srt.layers.sampler.top_k_top_p_min_p_sampling_from_probs_torch",
+                "top_k_top_p_min_p_sampling_from_probs_torch",
+                "the backend pytorch; sampling masks stay SGLang's",
+            ),
+            (
                 "tree", "kernels.ops.speculative.spec_tree.verify_tree_greedy_func",
                 "verify_tree_greedy_func", "",
             ),
@@ -223,7 +228,8 @@ def install(engine: str, parts: Sequence[str]) -> list[Replacement]:
     # Ours are imported before anything is replaced, since some derive from what they replace.
     pairs = [(one, resolved(one.target), resolved(one.by)) for one in done]
     for one, original, ours in pairs:
-        if original is ours:
+        # An engine leaves out what a platform lacks as None, which stands for much else.
+        if original is None or original is ours:
             continue
         ORIGINALS.setdefault(one.target, original)
         for module in list(sys.modules.values()):

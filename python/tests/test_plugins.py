@@ -200,11 +200,11 @@ def test_functions_of_sglang():
         renamed = [name.replace("retrive_", "retrieve_") for name in names]
         assert accepts(ours, renamed), (one.target, names)
         compared += 1
-    assert compared == 6
+    assert compared == 7
 
 
 SGLANG = """
-    import os, sys
+    import ast, importlib, os, sys
     from types import ModuleType, SimpleNamespace
     import stand_ins, torch
     import importlib.metadata as metadata
@@ -221,12 +221,19 @@ SGLANG = """
         "sglang.srt.speculative.base_spec_worker": {"BaseSpecWorker": object},
         "sglang.srt.utils": {"is_cpu": lambda: True},
     }
+    with open(os.path.join(os.environ["SPEC_SGLANG_DIR"], "sglang", "utils.py")) as file:
+        text = file.read()
+    lazy = next(one for one in ast.parse(text).body if getattr(one, "name", "") == "LazyImport")
+    names = {"importlib": importlib}
+    exec(ast.get_source_segment(text, lazy), names)
+    LazyImport = names["LazyImport"]
+    known["sglang.utils"] = {"LazyImport": LazyImport}
     stand_ins.install({"sglang"}, os.environ["SPEC_SGLANG_DIR"], real, known)
 """
 
 
 def test_sglang_replaces_what_it_is_asked_to():
-    """SGLang's own registries: hooks of kind REPLACE, and an algorithm that overlaps."""
+    """SGLang's own registries: hooks that replace, and an algorithm that overlaps."""
     need("torch")
     folder("SPEC_SGLANG_DIR")
     said = python(
@@ -236,9 +243,10 @@ def test_sglang_replaces_what_it_is_asked_to():
     import sglang.srt.layers.sampler as sampler
     gate = sys.modules["sglang.kernels.ops.moe.moe_fused_gate"] = ModuleType("gate")
     moe.moe_fused_gate = gate
+    in_torch = "top_k_top_p_min_p_sampling_from_probs_torch"
     for module, names in (
         (moe, ["moe_align_block_size", "topk_softmax"]),
-        (sampler, ["top_k_top_p_sampling_from_probs", "min_p_sampling_from_probs"]),
+        (sampler, ["top_k_top_p_sampling_from_probs", "min_p_sampling_from_probs", in_torch]),
     ):
         for name in names:
             setattr(module, name, lambda *_, **__: "sglang")
@@ -248,7 +256,7 @@ def test_sglang_replaces_what_it_is_asked_to():
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
     targets = {target: hooks[0][0] for target, hooks in HookRegistry._hooks.items()}
-    print(len(targets), set(targets.values()) == {HookType.REPLACE})
+    print(len(targets), [one for one in targets if targets[one] != HookType.REPLACE])
     HookRegistry.apply_hooks()
     scores = torch.eye(3, 8)
     print(moe.topk_softmax(torch.empty(3, 1), torch.empty(3, 1, dtype=torch.int32), scores))
@@ -256,21 +264,76 @@ def test_sglang_replaces_what_it_is_asked_to():
     probs = torch.eye(3)
     print(sampler.top_k_top_p_sampling_from_probs(probs, 2, 0.9, filter_apply_order="joint").tolist())
     print(sampler.min_p_sampling_from_probs(probs, 0.1).tolist())
+    given = (probs, torch.full((3,), 2), torch.full((3,), 0.9), torch.zeros(3), False, None, torch.arange(3))
+    print(getattr(sampler, in_torch)(*given, max_top_k=2).tolist())
+    print(getattr(sampler, in_torch)(*given, return_filtered_probs=True))
     known = SpeculativeAlgorithm.from_string("spec_suffix")
     args = SimpleNamespace(disable_overlap_schedule=False)
     print(known.name, known.supports_overlap, known.is_ngram(), known.has_draft_kv(), known.is_eagle())
     print(known.create_worker(args).__mro__[1].__name__)
+    asks = {one for one, what in vars(SpeculativeAlgorithm).items() if one[0] != "_" and callable(what)}
+    print(sorted(one for one in asks if not callable(getattr(known, one, None))))
+    asks = {one for one in asks if one.startswith(("is_", "supports_", "has_", "carries_", "need_"))}
+    print(len(asks) > 15, [one for one in asks if getattr(known, one)() != getattr(SpeculativeAlgorithm.NGRAM, one)()])
     """,
         SPEC_OPS_SGLANG="sampling, gates",
     )
     assert said.split("\n")[:-1] == [
-        "5 True",
+        "6 ['sglang.srt.layers.sampler.top_k_top_p_min_p_sampling_from_probs_torch']",
         "None",
         "[0, 1, 2]",
         "[0, 1, 2]",
         "[0, 1, 2]",
+        "[0, 1, 2]",
+        "sglang",
         "SPEC_SUFFIX True True False False",
         "NGRAMWorker",
+        "[]",
+        "True []",
+    ]
+
+
+def test_sglang_without_flashinfer_or_without_a_function():
+    """What SGLang imports lazily from a package that is not there is replaced wherever it is held; a
+    name that is None on this platform is not, nor is any other None."""
+    need("torch")
+    folder("SPEC_SGLANG_DIR")
+    said = python(
+        SGLANG
+        + """
+    import sglang.kernels.ops.speculative.spec_tree as tree
+    import sglang.kernels.ops.speculative.verify_sampling as verify
+    import sglang.srt.layers.sampler as sampler
+    import sglang.srt.holder as holder
+    for name in ("top_k_top_p_sampling_from_probs", "min_p_sampling_from_probs"):
+        setattr(sampler, name, LazyImport("flashinfer_that_is_absent.sampling", name))
+    holder.held, holder.nothing = sampler.min_p_sampling_from_probs, None
+    sampler.top_k_top_p_min_p_sampling_from_probs_torch = lambda *_, **__: "sglang"
+    tree.verify_tree_greedy_func = lambda *_, **__: "sglang"
+    verify.tree_speculative_sampling_target_only = None
+    from spec_ops import sglang_plugin
+    sglang_plugin.register()
+    from sglang.srt.plugins.hook_registry import HookRegistry
+    HookRegistry.apply_hooks()
+    print(sampler.top_k_top_p_sampling_from_probs(torch.eye(3), 2, 0.9).tolist())
+    print(holder.held(torch.eye(3), 0.1).tolist(), holder.held is sampler.min_p_sampling_from_probs)
+    print(holder.nothing, verify.tree_speculative_sampling_target_only)
+    print(sorted(one.rpartition(".")[2] for one in HookRegistry._patched))
+    """,
+        SPEC_OPS_SGLANG="sampling,tree",
+    )
+    assert said.split("\n")[:-1] == [
+        "[0, 1, 2]",
+        "[0, 1, 2] True",
+        "None None",
+        str(
+            [
+                "min_p_sampling_from_probs",
+                "top_k_top_p_min_p_sampling_from_probs_torch",
+                "top_k_top_p_sampling_from_probs",
+                "verify_tree_greedy_func",
+            ]
+        ),
     ]
 
 
