@@ -170,7 +170,7 @@ fn gzip_files_of_every_system() {
 }
 
 /// First bytes of files that other programs wrote.
-const FOREIGN: [(&str, &str); 31] = [
+const FOREIGN: [(&str, &str); 33] = [
     ("an ORC file", "4f52430a061204080550000a120a020000120c0805120608"),
     ("an ORC file", "4f52431100000a061204080550002b00000a130a03000000"),
     ("an Avro file", "4f626a0104146176726f2e636f646563086e756c6c166176"),
@@ -178,7 +178,12 @@ const FOREIGN: [(&str, &str); 31] = [
     ("an SQLite database", "53514c69746520666f726d61742033001000010100402020"),
     ("a DuckDB database", "9a3c1fd22b6e70114455434b400000000000000000000000"),
     ("a pickle", "80025d7100284b004b014b024b034b04652e"),
-    ("a pickle", "8003636e756d70792e5f636f72652e6d756c746961727261790a"),
+    (
+        "a pickle",
+        "8003636e756d70792e5f636f72652e6d756c746961727261790a5f7265636f6e7374727563740a7100",
+    ),
+    ("a pickle", "636e756d70792e5f636f72652e6d756c746961727261790a5f7265636f6e7374727563740a7100"),
+    ("a pickle", "5d7100284b004b014b024b034b04652e"),
     ("a pickle", "8004950f000000000000005d94284b004b014b024b034b04"),
     ("a pickle", "8005959c000000000000008c136e756d70792e5f636f7265"),
     ("a Feather file of version 1", "464541310000000000000000000000000100000000000000"),
@@ -224,7 +229,7 @@ fn files_of_other_programs_are_not_taken_for_keys() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     for (what, digits) in FOREIGN {
-        let mut file = hex(&digits);
+        let mut file = hex(digits);
         file.resize(file.len().next_multiple_of(8) + 4096, 0x5A);
         fs::write(at.join("in"), &file).unwrap();
         refused(at, &["in"], &format!("error: in: is {what}, not raw keys; "));
@@ -256,7 +261,7 @@ fn files_of_other_programs_are_not_taken_for_keys() {
         [(b"\xFF\xFE", u16::to_le_bytes as fn(u16) -> [u8; 2]), (b"\xFE\xFF", u16::to_be_bytes)]
     {
         let text: Vec<u8> = "123\r\n456\r\nxyz".encode_utf16().flat_map(order).collect();
-        fs::write(at.join("in"), [&mark[..], &text, &text].concat()[..48].to_vec()).unwrap();
+        fs::write(at.join("in"), &[&mark[..], &text, &text].concat()[..48]).unwrap();
         refused(at, &["in"], "in: is text in UTF-16, not raw keys; write it in UTF-8");
         refused(at, &["--text", "in"], "in: is text in UTF-16, not text in UTF-8");
     }

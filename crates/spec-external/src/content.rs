@@ -147,6 +147,7 @@ mod tests {
         assert_eq!(Content::of("größe,\u{20AC}\n1,2\n".as_bytes()), Content::Text);
         assert_eq!(Content::of(&"größe\n".as_bytes()[..4]), Content::Unknown);
         assert_eq!(Content::of(b"1,2\n3,4\n"), Content::Text);
+        assert_eq!(Content::of(b"count\nid\np0\n5\n"), Content::Text);
         assert_eq!(Content::of(b""), Content::Unknown);
         assert_eq!(Content::of(b"\n\n"), Content::Unknown);
         assert_eq!(Content::of(b"1\0\0\0\0\0\0\0"), Content::Unknown);

@@ -136,16 +136,16 @@ fn damaged_dictionaries_and_structures_end_in_words() {
         fs::write(&path, &whole).unwrap();
         let mut file = File::options().write(true).open(&path).unwrap();
         let mut failed = 0;
-        for at in 8..whole.len() {
+        for (at, &right) in whole.iter().enumerate().skip(8) {
             let mut put = |byte| {
                 file.seek(SeekFrom::Start(at as u64)).unwrap();
                 file.write_all(&[byte]).unwrap();
             };
-            for byte in [random.next() as u8, whole[at] ^ 1 << (random.next() % 8)] {
+            for byte in [random.next() as u8, right ^ 1 << (random.next() % 8)] {
                 put(byte);
                 let results = names.iter().map(|name| column(&path, name));
                 failed += results.filter(|result| result.is_err()).count();
-                put(whole[at]);
+                put(right);
             }
         }
         assert!(failed > whole.len() / 4, "{name}: {failed} of {}", whole.len());
