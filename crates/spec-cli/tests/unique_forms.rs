@@ -267,6 +267,22 @@ fn files_of_other_programs_are_not_taken_for_keys() {
     }
 }
 
+/// The name of a column may begin as a format does.
+#[test]
+fn a_header_is_not_taken_for_a_format() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    for name in ["PARENT", "PAR1", "ORCID", "GGUF", "LZIP"] {
+        for more in ["", &*",x".repeat(3000)] {
+            let fields = more.replace('x', "0");
+            fs::write(at.join("in.csv"), format!("{name}{more}\n7{fields}\n")).unwrap();
+            assert_eq!(found(at, &["--csv", "--column", name, "in.csv"]), "7\n");
+        }
+        fs::write(at.join("in.txt"), format!("{name}\n7\n")).unwrap();
+        assert_eq!(found(at, &["--text", "--skip-lines", "1", "in.txt"]), "7\n");
+    }
+}
+
 /// A text may begin with a byte order mark, which is no part of its first line.
 #[test]
 fn a_byte_order_mark_is_no_part_of_a_text() {

@@ -36,7 +36,7 @@ pub struct Options {
 /// Opens a file of lines, each of which is a key.
 ///
 /// # Errors
-/// [`Error::Io`](crate::Error::Io) where it cannot be read.
+/// [`Error::Io`] where it cannot be read.
 pub fn open<K: Key>(path: &Path) -> Result<Box<dyn Source<K>>> {
     read(Input::open(path)?, Options::default())
 }
@@ -45,7 +45,7 @@ pub fn open<K: Key>(path: &Path) -> Result<Box<dyn Source<K>>> {
 /// read from its start, and parsed by all threads.
 ///
 /// # Errors
-/// [`Error::Io`](crate::Error::Io) where it cannot be read.
+/// [`Error::Io`] where it cannot be read.
 pub fn read<K: Key>(input: Input, options: Options) -> Result<Box<dyn Source<K>>> {
     let Input { name, data, memory, head } = input;
     let mark = if head.starts_with(MARK) { MARK.len() } else { 0 };
