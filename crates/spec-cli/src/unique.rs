@@ -32,7 +32,7 @@ static ENDING: AtomicBool = AtomicBool::new(false);
 /// Options of `spec unique`.
 #[derive(Args)]
 pub struct Options {
-    /// Files to read; `-` is stdin
+    /// Files to read; `-` is stdin; a file that is given twice counts twice
     #[arg(required = true, value_name = "FILE")]
     inputs: Vec<PathBuf>,
     /// The file to write; `-` is stdout
@@ -71,7 +71,7 @@ pub struct Options {
     /// Without it, the one that the system names (TMPDIR).
     #[arg(long, value_name = "DIR")]
     temp: Option<PathBuf>,
-    /// Threads that read, compute, merge and write; without it, one a core
+    /// Threads that read, compute, merge and write; without it, one per core
     #[arg(long, value_name = "N", value_parser = parse_threads)]
     threads: Option<NonZeroUsize>,
     /// cpu, cuda, cuda:N, wgpu, wgpu:N, or auto for the best there is

@@ -214,7 +214,7 @@ fn decode_prints_text_and_table() {
     let text = stdout(&["decode", "--tokens", "40", "--device", "cpu"]);
     let saved =
         ["target model", "draft model", "without drafts", "drafting saved", "times as fast"];
-    let words = ["drafted", "accepted", "acceptance rate", "emitted", "tokens a step"];
+    let words = ["drafted", "accepted", "acceptance rate", "emitted", "tokens per step"];
     for word in words.into_iter().chain(saved) {
         assert!(text.contains(word), "no {word} in\n{text}");
     }

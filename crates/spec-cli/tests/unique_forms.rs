@@ -170,7 +170,7 @@ fn gzip_files_of_every_system() {
 }
 
 /// First bytes of files that other programs wrote.
-const FOREIGN: [(&str, &str); 31] = [
+const FOREIGN: [(&str, &str); 33] = [
     ("an ORC file", "4f52430a061204080550000a120a020000120c0805120608"),
     ("an ORC file", "4f52431100000a061204080550002b00000a130a03000000"),
     ("an Avro file", "4f626a0104146176726f2e636f646563086e756c6c166176"),
@@ -178,7 +178,12 @@ const FOREIGN: [(&str, &str); 31] = [
     ("an SQLite database", "53514c69746520666f726d61742033001000010100402020"),
     ("a DuckDB database", "9a3c1fd22b6e70114455434b400000000000000000000000"),
     ("a pickle", "80025d7100284b004b014b024b034b04652e"),
-    ("a pickle", "8003636e756d70792e5f636f72652e6d756c746961727261790a"),
+    (
+        "a pickle",
+        "8003636e756d70792e5f636f72652e6d756c746961727261790a5f7265636f6e7374727563740a7100",
+    ),
+    ("a pickle", "636e756d70792e5f636f72652e6d756c746961727261790a5f7265636f6e7374727563740a7100"),
+    ("a pickle", "5d7100284b004b014b024b034b04652e"),
     ("a pickle", "8004950f000000000000005d94284b004b014b024b034b04"),
     ("a pickle", "8005959c000000000000008c136e756d70792e5f636f7265"),
     ("a Feather file of version 1", "464541310000000000000000000000000100000000000000"),
@@ -259,6 +264,22 @@ fn files_of_other_programs_are_not_taken_for_keys() {
         fs::write(at.join("in"), &[&mark[..], &text, &text].concat()[..48]).unwrap();
         refused(at, &["in"], "in: is text in UTF-16, not raw keys; write it in UTF-8");
         refused(at, &["--text", "in"], "in: is text in UTF-16, not text in UTF-8");
+    }
+}
+
+/// The name of a column may begin as a format does.
+#[test]
+fn a_header_is_not_taken_for_a_format() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    for name in ["PARENT", "PAR1", "ORCID", "GGUF", "LZIP"] {
+        for more in ["", &*",x".repeat(3000)] {
+            let fields = more.replace('x', "0");
+            fs::write(at.join("in.csv"), format!("{name}{more}\n7{fields}\n")).unwrap();
+            assert_eq!(found(at, &["--csv", "--column", name, "in.csv"]), "7\n");
+        }
+        fs::write(at.join("in.txt"), format!("{name}\n7\n")).unwrap();
+        assert_eq!(found(at, &["--text", "--skip-lines", "1", "in.txt"]), "7\n");
     }
 }
 

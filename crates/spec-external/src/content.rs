@@ -40,7 +40,9 @@ pub(crate) const MARK: &[u8] = b"\xEF\xBB\xBF";
 impl Content {
     /// Tells the form by the first bytes of an input: some thousand bytes, or all if it has fewer.
     pub fn of(head: &[u8]) -> Content {
-        magic::find(head).unwrap_or_else(|| Content::of_text(head))
+        // A text may begin with the letters of a format: `PARENT`, `ORC`. No such format is text.
+        let format = if is_text(head) { None } else { magic::find(head) };
+        format.unwrap_or_else(|| Content::of_text(head))
     }
 
     fn of_text(head: &[u8]) -> Content {
@@ -54,16 +56,7 @@ impl Content {
             return Content::Numbers;
         }
         let has_line = has_word && head.contains(&b'\n');
-        // The head may end in the middle of a character.
-        let is_utf8 = match std::str::from_utf8(head) {
-            Ok(_) => true,
-            Err(error) => error.error_len().is_none(),
-        };
-        if has_line && is_utf8 && head.iter().all(is_printed) {
-            Content::Text
-        } else {
-            Content::Unknown
-        }
+        if has_line && is_text(head) { Content::Text } else { Content::Unknown }
     }
 
     /// The form in words, with an article: `a Parquet file`.
@@ -82,6 +75,12 @@ impl Content {
             Content::Utf16 => "text in UTF-16",
         }
     }
+}
+
+/// Whether all bytes are of text in UTF-8. The head may end in the middle of a character.
+fn is_text(head: &[u8]) -> bool {
+    head.iter().all(is_printed)
+        && std::str::from_utf8(head).map_or_else(|error| error.error_len().is_none(), |_| true)
 }
 
 /// Whether a byte is of text in UTF-8.
@@ -147,6 +146,12 @@ mod tests {
         assert_eq!(Content::of("größe,\u{20AC}\n1,2\n".as_bytes()), Content::Text);
         assert_eq!(Content::of(&"größe\n".as_bytes()[..4]), Content::Unknown);
         assert_eq!(Content::of(b"1,2\n3,4\n"), Content::Text);
+        assert_eq!(Content::of(b"count\nid\np0\n5\n"), Content::Text);
+        for word in ["PARENT", "PAR1", "ORC", "GGUF", "ARROW1", "LZIP", "FEA1", "BZh91AY&SY"] {
+            assert_eq!(Content::of(format!("{word},id\n1,2\n").as_bytes()), Content::Text);
+            let long = format!("{word},{}", "x".repeat(5000));
+            assert_eq!(Content::of(&long.as_bytes()[..4096]), Content::Unknown, "{word}");
+        }
         assert_eq!(Content::of(b""), Content::Unknown);
         assert_eq!(Content::of(b"\n\n"), Content::Unknown);
         assert_eq!(Content::of(b"1\0\0\0\0\0\0\0"), Content::Unknown);

@@ -66,7 +66,7 @@ pub(crate) fn find(head: &[u8]) -> Option<Content> {
             // A key of 64 bits may be these three bytes and zeros.
             (!rest.starts_with(&[0; 5])).then_some(Foreign("an ORC file"))
         }
-        [0x80, 2..=5, ..] => is_pickle(head).then_some(Foreign("a pickle")),
+        [0x80, 2..=5, ..] | [b'c', ..] if is_pickle(head) => Some(Foreign("a pickle")),
         _ if is_safetensors(head) => Some(Foreign("a safetensors file")),
         _ if is_arrow_stream(head) => Some(ArrowStream),
         _ => frame(head),
@@ -150,20 +150,22 @@ fn is_compress(flags: u8, codes: &[u8]) -> bool {
         && !codes.is_empty()
 }
 
-/// Whether a file that begins as a pickle of protocol 2 to 5 goes on as one.
+/// Whether a file that begins as a pickle of protocol 1 to 5 goes on as one. Protocol 1 has no mark
+/// of its own, and protocol 0 is text.
 fn is_pickle(head: &[u8]) -> bool {
     match *head {
         // A frame, whose length follows as a number of 64 bits.
-        [_, 4 | 5, 0x95, a, b, c, d, 0, 0, 0, 0, ..] => u32::from_le_bytes([a, b, c, d]) > 0,
+        [0x80, 4 | 5, 0x95, a, b, c, d, 0, 0, 0, 0, ..] => u32::from_le_bytes([a, b, c, d]) > 0,
         // A list or a dictionary, which is remembered as the first.
-        [_, 2 | 3, b']' | b'}', b'q', 0, ..] => true,
+        [0x80, 2 | 3, b']' | b'}', b'q', 0, ..] => true,
         // A tuple: a mark, and the opcode of its first element.
-        [_, 2 | 3, b'(', opcode, ..] => b"KMJGXUCNcq]}(\x88\x89\x8A".contains(&opcode),
-        // An object: the name of a module in a line.
-        [_, 2 | 3, b'c', ref name @ ..] => {
-            let name = name.split(|byte| *byte == b'\n').next().unwrap_or_default();
-            name.len() > 3
-                && name.iter().all(|byte| byte.is_ascii_alphanumeric() || b"._".contains(byte))
+        [0x80, 2 | 3, b'(', opcode, ..] => b"KMJGXUCNcq]}(\x88\x89\x8A".contains(&opcode),
+        // An object: the lines of its module and its class, which is remembered as the first.
+        [0x80, 2 | 3, b'c', ref names @ ..] | [b'c', ref names @ ..] => {
+            let mut lines = names.splitn(3, |byte| *byte == b'\n');
+            let is_letter = |byte: &u8| byte.is_ascii_alphanumeric() || b"._".contains(byte);
+            let mut is_name = || lines.next().is_some_and(|name| name.iter().all(is_letter));
+            is_name() && is_name() && lines.next().is_some_and(|rest| rest.starts_with(b"q\0"))
         }
         _ => false,
     }
