@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::str::FromStr;
-use std::sync::LazyLock;
 
 use spec_core::{
     Backend, Buffer, Descriptor, Device, DeviceInfo, DeviceName, Element, Error, Kernel, Memory,
@@ -50,15 +49,8 @@ macro_rules! backends {
             use crate::absent::Absent as $variant;
         )+
 
-        /// The names that this build accepts, for error messages.
-        static NAMES: LazyLock<String> = LazyLock::new(|| {
-            let mut names = "`auto`".to_owned();
-            $(
-                #[cfg(feature = $name)]
-                names.push_str(concat!(", `", $name, "`"));
-            )+
-            names + " or one of its devices as in `cuda:0`"
-        });
+        /// The names of the backends of this build.
+        const NAMES: &[&str] = &[$( #[cfg(feature = $name)] $name, )+];
 
         #[derive(Clone)]
         enum Inner {
@@ -366,15 +358,29 @@ impl Handle {
     }
 }
 
+/// The error for a text that names no device of this build.
 fn bad_name(text: &str) -> Error {
-    Error::DeviceName { text: text.to_owned(), expected: &NAMES }
+    let is_number = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit());
+    let expected = match text.trim().split_once(':') {
+        Some((backend, digits))
+            if NAMES.contains(&backend) && !digits.is_empty() && is_number(digits) =>
+        {
+            format!("a smaller number, as in `{backend}:0`")
+        }
+        _ => {
+            let names: String = NAMES.iter().map(|name| format!(", `{name}`")).collect();
+            let last = NAMES.last().unwrap_or(&"cpu");
+            format!("`auto`{names} or one of its devices as in `{last}:0`")
+        }
+    };
+    Error::DeviceName { text: text.to_owned(), expected: expected.into() }
 }
 
 impl FromStr for Handle {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let name = DeviceName::parse(text, &NAMES)?;
+        let name: DeviceName = text.parse().map_err(|_| bad_name(text))?;
         if name.backend == "auto" { Self::auto() } else { Self::open_named(&name) }
     }
 }
@@ -382,5 +388,27 @@ impl FromStr for Handle {
 impl std::fmt::Debug for Handle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Handle({})", self.device())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_name_is_answered_with_those_of_this_build() {
+        let words = |text: &str| text.parse::<Handle>().expect_err(text).to_string();
+        let answer = words("nonsense");
+        for (name, is_built) in [
+            ("cpu", cfg!(feature = "cpu")),
+            ("cuda", cfg!(feature = "cuda")),
+            ("wgpu", cfg!(feature = "wgpu")),
+        ] {
+            assert_eq!(answer.contains(&format!("`{name}`")), is_built, "{answer}");
+            let (huge, smaller) =
+                (format!("{name}:{}", "9".repeat(20)), "expected a smaller number");
+            assert_eq!(words(&huge).contains(smaller), is_built, "{}", words(&huge));
+        }
+        assert!(answer.starts_with("`nonsense` is no device, expected `auto`, "), "{answer}");
     }
 }

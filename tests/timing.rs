@@ -72,7 +72,7 @@ fn times_are_of_calls_that_ran() {
 fn copy_rates_and_overheads_are_possible_figures() {
     for handle in handles() {
         let copy = handle.copy_rate().unwrap().expect("every backend measures copies");
-        assert!((1e8..1e14).contains(&copy), "{}: {copy} bytes a second", handle.device());
+        assert!((1e8..1e14).contains(&copy), "{}: {copy} bytes per second", handle.device());
         let overhead = handle.call_overhead().unwrap();
         assert_eq!(overhead.is_none(), handle.device() == Device::CPU);
         assert!(overhead.is_none_or(|s| (1e-8..1.0).contains(&s)), "{overhead:?}");

@@ -56,7 +56,7 @@ def options():
     parser.add_argument("--text-keys", type=int, default=20_000_000, help="keys as text")
     parser.add_argument("--csv-keys", type=int, default=10_000_000, help="keys in CSV")
     parser.add_argument("--repeat", type=int, default=5, help="rounds")
-    parser.add_argument("--folder", help="where the files go; needs about 40 bytes a key")
+    parser.add_argument("--folder", help="where the files go; needs about 40 bytes per key")
     parser.add_argument("--memory", help="passed to `spec unique --memory`")
     parser.add_argument("--cold", action="store_true", help="drop inputs from the page cache")
     parser.add_argument("--only", choices=["text", "csv", "parquet"],

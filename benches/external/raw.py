@@ -48,7 +48,7 @@ def options():
                         help="begin no run that would end later than so long from now")
     parser.add_argument("--folder", help="where the files go; needs three times the input")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--repeat", type=int, default=2, help="warm runs a device")
+    parser.add_argument("--repeat", type=int, default=2, help="warm runs per device")
     return parser.parse_args()
 
 

@@ -152,7 +152,7 @@ def check_experts(picks, count, block, order, padded):
 
 
 def check_runs(picks, count, block, sorted_ids, padded):
-    """A run an expert, in which picks may stand in any order."""
+    """A run per expert, in which picks may stand in any order."""
     flat = picks.reshape(-1)
     runs = -(-np.bincount(flat, minlength=count) // block) * block
     assert int(padded) == runs.sum(), "another length"

@@ -19,7 +19,7 @@ const SOFTWARE_MEMORY: u64 = 80 << 20;
 const HOST_COPIES: u64 = 3;
 /// The goal of the CPU backend: how many times faster than the plain loop, on at most two
 /// cores and on more cores.
-const CPU_GOAL: [f64; 2] = [3.0, 5.0];
+const CPU_GOAL: [(f64, &str); 2] = [(3.0, "a third"), (5.0, "a fifth")];
 /// The goal of wgpu: at most this many times the time of CUDA on the same GPU, plus the time of
 /// an empty submission.
 const WGPU_GOAL: f64 = 3.0;
@@ -317,6 +317,7 @@ impl Run<'_> {
             samples_us,
             bytes: inputs.bytes(),
             goal_us: None,
+            goal_from: None,
             check: check.to_owned(),
         })
     }
@@ -397,6 +398,7 @@ impl Run<'_> {
             samples_us,
             bytes: 0,
             goal_us,
+            goal_from: goal_us.map(|_| "set for the calling thread".to_owned()),
             check: "an exact answer, every element".to_owned(),
         });
     }
@@ -428,44 +430,53 @@ fn repeat(
 /// Sets the goals of this library's rows: the fixed goals of Hopper GPUs, and the goals that
 /// follow from other rows of the same run.
 fn set_goals(report: &mut Report, rows: &[Row]) {
-    let goals: Vec<Option<f64>> =
+    let goals: Vec<_> =
         report.measurements.iter().map(|measurement| goal(report, rows, measurement)).collect();
     for (measurement, goal) in report.measurements.iter_mut().zip(goals) {
-        measurement.goal_us = measurement.goal_us.or(goal);
+        if let (None, Some((us, from))) = (measurement.goal_us, goal) {
+            (measurement.goal_us, measurement.goal_from) = (Some(us), Some(from));
+        }
     }
 }
 
-fn goal(report: &Report, rows: &[Row], of: &Measurement) -> Option<f64> {
+/// The goal of a row in microseconds, and where it comes from.
+fn goal(report: &Report, rows: &[Row], of: &Measurement) -> Option<(f64, String)> {
     if of.role != Role::Spec {
         return None;
     }
     let row = rows.iter().find(|row| row.operator == of.operator && row.shape == of.shape)?;
-    let median = |device: &str, shape: &str, role: Role| {
+    let measured = |device: &str, shape: &str, role: Role| {
         let found = report.measurements.iter().find(|m| {
             m.operator == of.operator && m.device == device && m.shape == shape && m.role == role
         });
-        found.map(|m| stats::median(&m.samples_us))
+        found.map(|m| (stats::median(&m.samples_us), &m.implementation))
     };
     let device = report.device(&of.device)?;
     match device.id.split(':').next() {
         Some("cuda") => match &row.goal {
             Goal::Hopper(goal) => {
                 let hopper = ["H100", "H200"].iter().any(|model| device.name.contains(model));
-                hopper.then_some(*goal)
+                hopper.then(|| (*goal, "set for an H100 or H200".to_owned()))
             }
-            Goal::Times(factor, other) => Some(factor * median(&of.device, other, Role::Spec)?),
+            Goal::Times(factor, other) => {
+                let (other_us, _) = measured(&of.device, other, Role::Spec)?;
+                Some((factor * other_us, format!("{factor} times that of {other}")))
+            }
             Goal::Unknown => None,
         },
         Some("wgpu") => {
             let same =
                 |other: &&DeviceRecord| other.id.starts_with("cuda:") && other.name == device.name;
             let cuda = &report.devices.iter().find(same)?.id;
-            Some(WGPU_GOAL * median(cuda, &of.shape, Role::Spec)? + device.overhead_us?)
+            let (cuda_us, _) = measured(cuda, &of.shape, Role::Spec)?;
+            let from = format!("{WGPU_GOAL} times CUDA's time, and an empty submission");
+            Some((WGPU_GOAL * cuda_us + device.overhead_us?, from))
         }
         Some("cpu") => {
-            let plain = median(&of.device, &of.shape, Role::Seed)
-                .or_else(|| median(&of.device, &of.shape, Role::Baseline))?;
-            Some(plain / CPU_GOAL[usize::from(report.host.cores > 2)])
+            let (plain_us, plain) = measured(&of.device, &of.shape, Role::Seed)
+                .or_else(|| measured(&of.device, &of.shape, Role::Baseline))?;
+            let (times, part) = CPU_GOAL[usize::from(report.host.cores > 2)];
+            Some((plain_us / times, format!("{part} of the time of {plain}")))
         }
         _ => None,
     }

@@ -179,11 +179,11 @@ fn every_row_is_in_the_answer() {
         (with(Outcome::Removed)[0].old, with(Outcome::Removed)[0].new),
         (Some(&removed), None)
     );
-    assert_eq!(with(Outcome::Slower)[0].new.unwrap().implementation, "block a token");
+    assert_eq!(with(Outcome::Slower)[0].new.unwrap().implementation, "block per token");
 
     let words = text(&old, &new);
     assert!(
-        words.contains(" +100.0 %  slower  topk_router, 1 tokens, f32, block a token"),
+        words.contains(" +100.0 %  slower  topk_router, 1 tokens, f32, block per token"),
         "{words}"
     );
     let counts = format!("1 slower, 0 faster, {} as before, 1 new, 1 gone", rows - 2);

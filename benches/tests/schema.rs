@@ -147,7 +147,7 @@ fn the_text_has_a_table_for_each_operator_and_device() {
     for part in [
         "topk_router on cuda:0: Fast GPU\n",
         "topk_router on cpu: Some CPU, 2 cores\n",
-        "\n  1024 tokens, f32, floor 900 ns, goal 2.80 µs, missed\n",
+        "\n  1024 tokens, f32, floor 900 ns, goal 2.80 µs, missed (set for this GPU)\n",
         "x floor: ",
     ] {
         assert!(text.contains(part), "{part} is not in\n{text}");

@@ -215,7 +215,7 @@ def cost(name):
     warm.start(words(), 1)
     warm.finish(words())
     drafter, before, size, answers = COSTS[name](), resident(), 0, []
-    print(f"{name:<10}{'corpus':>10}{'us a call':>11}{'us an answer':>14}{'bytes a token':>15}")
+    print(f"{name:<10}{'corpus':>10}{'us per call':>13}{'us an answer':>14}{'bytes per token':>17}")
     for size_limit in (1 << 14, 1 << 16, 1 << 18, (1 << 20) - (1 << 15)):
         while size < size_limit:
             answer = words()
@@ -224,7 +224,7 @@ def cost(name):
             drafter.finish(answer)
             answers.append(time.perf_counter() - started)
             size += 512
-        bytes_a_token = (resident() - before) / size
+        bytes_per_token = (resident() - before) / size
         calls = []
         for _ in range(20):
             drafter.start(words(), 500)
@@ -233,7 +233,7 @@ def cost(name):
                 drafter.draft(place, 8)
                 calls.append(time.perf_counter() - started)
         call, answer = (statistics.median(part) * 1e6 for part in (calls, answers[-32:]))
-        print(f"{'':<10}{size:>10}{call:>11.0f}{answer:>14.0f}{bytes_a_token:>15.0f}")
+        print(f"{'':<10}{size:>10}{call:>13.0f}{answer:>14.0f}{bytes_per_token:>17.0f}")
 
 
 def main():

@@ -17,7 +17,7 @@ pub fn is_file(data: &[u8]) -> bool {
 pub fn run(data: &[u8]) {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(data).unwrap();
-    for column in ["key", "gaps", "narrow"] {
+    for column in ["key", "gaps", "narrow", "a.b"] {
         let Ok(dtype) = columns::dtype(file.path(), column) else { continue };
         for skip_nulls in [false, true] {
             let mut options = Options::default();

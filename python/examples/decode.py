@@ -3,9 +3,14 @@
 The model is a recurrent net of torch's, a few thousand numbers, trained here for some seconds
 to continue one text, token by token a byte. Each step drafts what followed the last tokens
 where they occurred before, runs the model once on the last token and the drafts, chooses a
-token after each with `sample_logits`, and keeps what `tree_verify` follows: a chain is a tree
-without siblings. Every token is the target's own choice at its position, so the text is the
-same as without drafts, in fewer runs of the model.
+token after each with `sample_logits`, keeps what `tree_verify` follows, and appends it. Every
+token is the target's own choice at its position, so the text is the same as without drafts, in
+fewer runs of the model.
+
+Shapes never change, and the host reads no token and no count before the end: behind the drafts
+that there are, `prompt_lookup` writes -1, which the model never chooses, so that one chain of
+`max_draft + 1` nodes serves any number of drafts. Only every few steps the host asks whether the
+text is finished. `generate.py` captures such a step of a transformer in a CUDA graph.
 """
 
 import argparse
@@ -51,42 +56,45 @@ def train(device, steps=300):
     return model.requires_grad_(False), loss.item()
 
 
-def decode(model, prompt, tokens, max_draft, temperature=0.0, seed=1):
-    """The text with so many tokens more, and how often the model was run."""
+def decode(model, prompt, tokens, max_draft, temperature=0.0, seed=1, look_every=8):
+    """The text with so many tokens more, and how often the model was run for it."""
     device = next(model.parameters()).device
-    text = torch.zeros(1, len(prompt) + tokens + MAX_DRAFTS, dtype=torch.int32, device=device)
+    text = torch.zeros(1, len(prompt) + tokens, dtype=torch.int32, device=device)
     text[0, : len(prompt)] = torch.tensor(list(prompt.encode()), device=device)
-    length, end, runs = len(prompt), len(prompt) + tokens, 0
+    lengths = torch.tensor([len(prompt)], dtype=torch.int32, device=device)
+    finished, runs = torch.zeros_like(lengths), torch.zeros_like(lengths)
+    # Node 0 of the chain is the text's last token, node i is draft i - 1.
+    nodes = torch.arange(max_draft + 1, device=device)
     request = {
         "temperature": torch.full((1,), temperature, device=device),
         "seeds": torch.full((1,), seed, dtype=torch.int64, device=device),
+        "requests": torch.zeros_like(nodes, dtype=torch.int32),
     }
-    _, states = model(text[:, : length - 1].long())
+    _, states = model(text[:, : len(prompt) - 1].long())
     state = states[:, -1:].transpose(0, 1).contiguous()
-    while length < end:
-        lengths = torch.tensor([length], dtype=torch.int32, device=device)
-        count = 0
+    last = text[:, len(prompt) - 1 : len(prompt)]
+
+    for step in range(tokens):
+        if step % look_every == 0 and finished.item():
+            break
+        runs += finished == 0
+        chain = last
         if max_draft:
-            drafts, counts = spec_ops.prompt_lookup(
+            drafts, _ = spec_ops.prompt_lookup(
                 text, lengths, min_ngram=2, max_ngram=5, max_draft=max_draft, occurrence="last"
             )
-            count = int(counts)
-            text[0, length : length + count] = drafts[0, :count]
+            chain = torch.cat([last, drafts], dim=1)
 
-        # One run: the last token and the drafts behind it.
-        chain = text[:, length - 1 : length + count]
-        logits, states = model(chain.long(), state)
-        runs += 1
-        nodes = torch.arange(count + 1, dtype=torch.int32, device=device)
-        chosen = spec_ops.sample_logits(
-            logits[0], nodes.long() + length, requests=torch.zeros_like(nodes), **request
-        ).tokens
-        path = spec_ops.tree_verify(chain, chosen[None], max_depth=count)
-        kept = int(path.num_tokens)
-        text[0, length : length + kept] = path.tokens[0, :kept]
-        state = states[:, kept - 1 : kept].transpose(0, 1).contiguous()
-        length += kept
-    return bytes(text[0, :end].tolist()).decode(), runs
+        # One run, however many drafts there are. What follows a -1 is never looked at.
+        logits, states = model(chain.clamp(min=0).long(), state)
+        chosen = spec_ops.sample_logits(logits[0], nodes + lengths, **request).tokens
+        path = spec_ops.tree_verify(chain, chosen[None], max_depth=max_draft)
+        kept = (path.num_tokens - 1).long()
+        state = states.index_select(1, kept).transpose(0, 1).contiguous()
+        last = spec_ops.append_tokens(
+            text, lengths, path.tokens, path.num_tokens, finished=finished, last_tokens=True
+        ).last_tokens.unsqueeze(1)
+    return bytes(text[0].tolist()).decode(), int(runs)
 
 
 def main():

@@ -23,6 +23,18 @@ _DEFAULT_STREAM = 1
 
 
 @dataclass(frozen=True)
+class Changes:
+    """How a library learns that arrays were written by others."""
+
+    #: The attribute of an array that says whether `refused` is to be asked.
+    asked: str
+    #: Why an array must not be written: what it is, and what to pass instead. None: it may be.
+    refused: Callable[[Any], tuple[str, str] | None]
+    #: Marks a tuple of arrays as changed.
+    mark: Callable[[tuple[Any, ...]], Any]
+
+
+@dataclass(frozen=True)
 class Library:
     """A library's ways with its arrays."""
 
@@ -56,6 +68,8 @@ class Library:
     #: Methods that say whether memory holds something else than the array's values, each with
     #: what the array is then, and what to pass instead.
     deferred: tuple[tuple[str, str, str], ...] = ()
+    #: How the library learns that its arrays were written; None where it does not want to know.
+    changes: Changes | None = None
 
 
 @cache
@@ -184,7 +198,35 @@ def _torch() -> Library:
         cast=cast,
         # Only complex numbers are conjugated, and they are refused by their type.
         deferred=(("is_neg", "negated lazily, with other signs in memory", "its `resolve_neg()`"),),
+        changes=_torch_changes(),
     )
+
+
+def _torch_changes() -> Changes:
+    """By versions of tensors torch finds that a tensor which a gradient needs was changed."""
+    import torch
+
+    def refused(tensor):
+        # As torch's own functions in place.
+        leaf = tensor._base if tensor._is_view() else tensor
+        if torch.is_grad_enabled() and leaf.is_leaf and leaf.requires_grad:
+            return (
+                "a leaf that requires grad, or a view of one",
+                "a tensor that may be written, or a call under `torch.no_grad()`",
+            )
+        return None
+
+    def one_by_one(tensors):
+        for tensor in tensors:
+            torch.autograd.graph.increment_version(tensor)
+
+    # What that function calls, without its overhead; in older versions it takes one tensor.
+    mark = getattr(torch._C, "_increment_version", one_by_one)
+    try:
+        mark(())
+    except TypeError:
+        mark = one_by_one
+    return Changes("requires_grad", refused, mark)
 
 
 # cupy

@@ -37,11 +37,12 @@ def _library(array: Any) -> Library:
     return known
 
 
-def spread(
-    operator: str, name: str, number: Any, like: Any, shapes: Mapping[str, Sequence[int]]
-) -> Any:
-    """A vector full of a number, by the library of another array of the call and beside it; None
-    where no number may stand for the argument. `shapes` are those of the arrays that were given.
+def vector(
+    operator: str, name: str, number: Any, shapes: Mapping[str, Sequence[int]]
+) -> tuple[int, str, Any] | None:
+    """The vector that is full of a number, as what it has: how many elements, of which type, and
+    the number of that type; None where no number may stand for the argument. `shapes` are those of
+    the arrays that were given.
     """
     if name not in NUMBERS or isinstance(number, bool) or not isinstance(number, Real):
         return None
@@ -58,9 +59,15 @@ def spread(
     if count is None:
         words = "expected an array: how many requests there are follows from no other array"
         raise ArgumentError(f"{operator}: `{name}` is {number!r}, {words}", 3)
-    vector = _library(like).empty(like, (count,), dtype)
-    vector[...] = number
-    return vector
+    return count, dtype, number
+
+
+def filled(like: Any, vector: tuple[int, str, Any]) -> Any:
+    """The array of a vector, by the library of another array of the call and beside it."""
+    count, dtype, number = vector
+    made = _library(like).empty(like, (count,), dtype)
+    made[...] = number
+    return made
 
 
 def converted(name: str, array: Any, dtype: str) -> Any:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import stat
 import struct
 import sys
-import tempfile
 import threading
+import weakref
 import zlib
 from array import array
 from collections.abc import Iterable
 from typing import Any
 
 from ._errors import ArgumentError, DeviceError, DtypeError
+from ._replace import replace
 
 _MAGIC = b"SPECCORP"
 _VERSION = 1
@@ -44,17 +45,13 @@ class Corpus:
     Threads may append at the same time. On CUDA an append is enqueued on torch's current stream,
     and what reads the corpus on another stream must be ordered by its caller. What reads it at
     the same time, on the CPU as well, may draft from half of a change: that costs drafts, and
-    verification rejects wrong ones.
+    verification rejects wrong ones. An exception within a change, of a signal's handler for one,
+    leaves the texts as before it or as behind it. A process that was forked meanwhile can append.
 
     What one user wrote becomes a draft of another. No text changes by it, but the time of an
     answer tells whether its drafts were accepted. Where that matters, keep a corpus for each
     tenant.
     """
-
-    #: The tokens: `limit` of them, those behind `length` unused.
-    tokens: Any
-    #: One int32: how many tokens there are, separators included.
-    length: Any
 
     def __init__(self, limit: int, *, dtype: str = "int32", device: Any = None) -> None:
         if dtype not in _TYPES:
@@ -62,23 +59,41 @@ class Corpus:
         if not 2 <= limit <= _MAX_LIMIT:
             raise ArgumentError(f"Corpus: `limit` is {limit}, expected 2 ..= 2^31 - 1", 3)
         self._letter, self._separator = _TYPES[dtype]
-        self._limit, self._known, self._lock = limit, array(self._letter), threading.Lock()
+        self._limit, self._lock = limit, threading.Lock()
+        #: The texts. A change of this array is one step, which no exception and no fork divides; the
+        #: memory that calls read follows it.
+        self._known = array(self._letter)
+        #: Whether the memory that calls read may differ from the texts.
+        self._is_behind = False
         if device is None:
             import numpy
 
             self._from = numpy.frombuffer
-            self.tokens = numpy.full(limit, self._separator, dtype)
-            self.length = numpy.zeros(1, "int32")
+            self._tokens = numpy.full(limit, self._separator, dtype)
+            self._length = numpy.zeros(1, "int32")
             self._dtypes = numpy.dtype(dtype), numpy.dtype("int32")
         else:
             import torch
 
             self._from = torch.frombuffer
             self._dtypes = getattr(torch, dtype), torch.int32
-            self.tokens = torch.full(
+            self._tokens = torch.full(
                 (limit,), self._separator, dtype=self._dtypes[0], device=device
             )
-            self.length = torch.zeros(1, dtype=torch.int32, device=device)
+            self._length = torch.zeros(1, dtype=torch.int32, device=device)
+        _CORPORA.add(self)
+
+    @property
+    def tokens(self) -> Any:
+        """The tokens: `limit` of them, those behind `length` unused."""
+        self._follow()
+        return self._tokens
+
+    @property
+    def length(self) -> Any:
+        """One int32: how many tokens there are, separators included."""
+        self._follow()
+        return self._length
 
     @property
     def limit(self) -> int:
@@ -113,31 +128,55 @@ class Corpus:
         added = added[max(0, len(added) + 1 - self._limit) :]
         added.append(self._separator)
         with self._lock:
+            if self._is_behind:
+                self._rewrite()
             start = len(self._known)
             excess = start + len(added) - self._limit
+            self._is_behind = True
             if excess > 0:
                 added = self._known[self._boundary(max(excess, start // 2)) :] + added
-                start = 0
-            end = start + len(added)
-            # The tokens before the length: nothing is read that was never written.
-            self._write(self.tokens[start:end], added, self._dtypes[0])
-            self._write(self.length, array("i", [end]), self._dtypes[1])
-            if start == 0:
-                self._known = added
+                start, self._known = 0, added
             else:
                 self._known.extend(added)
+            self._write(start, added)
+            self._is_behind = False
 
     def clear(self) -> None:
         """Forgets all texts, and overwrites the memory that they lie in."""
         with self._lock:
-            self.length[:] = 0
-            self.tokens[:] = self._separator
+            self._is_behind = True
             self._known = array(self._letter)
+            self._rewrite()
+
+    def _follow(self) -> None:
+        """Brings the memory that calls read to the texts, where a change was interrupted."""
+        # Where the lock is taken, a thread is changing the texts: it may be this one, interrupted
+        # by a signal.
+        if self._is_behind and not self._lock.locked():
+            with self._lock:
+                if self._is_behind:
+                    self._rewrite()
+
+    def _rewrite(self) -> None:
+        """Writes all texts to the memory that calls read, and nothing behind them."""
+        self._write(0, self._known)
+        self._tokens[len(self._known) :] = self._separator
+        self._is_behind = False
+
+    def _write(self, start: int, values: array[int]) -> None:
+        """Writes tokens, then the length that ends with them: what reads them at the same time
+        finds no token that was never written."""
+        end = start + len(values)
+        if values:
+            self._tokens[start:end] = self._from(values, dtype=self._dtypes[0])
+        self._length[:] = end
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Saves the texts to a file that replaces `path` when it is complete and safe on disk.
 
-        Its owner alone can read it. The format is that of Rust's `spec::Corpus::save`.
+        Its owner alone can read it. Saves to one path may run at the same time, and the last one
+        stays; what a save that was killed has left beside `path` is removed by the next one. The
+        format is that of Rust's `spec::Corpus::save`.
         """
         with self._lock:
             known = self._known[:]
@@ -145,21 +184,10 @@ class Corpus:
         if sys.byteorder == "big":
             known.byteswap()
         tokens = known.tobytes()
-        place = os.path.realpath(path)
-        temporary = None
+        checksum = _CHECKSUM.pack(zlib.crc32(tokens, zlib.crc32(head)))
         try:
-            # mkstemp makes files that their owner alone can read.
-            descriptor, temporary = tempfile.mkstemp(".partial", ".", os.path.dirname(place))
-            with open(descriptor, "wb") as file:
-                file.write(head + tokens)
-                file.write(_CHECKSUM.pack(zlib.crc32(tokens, zlib.crc32(head))))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, place)
+            replace(path, (head, tokens, checksum))
         except OSError as error:
-            if temporary is not None:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
             raise DeviceError(f"could not save the corpus {path}: {error}", 1) from error
 
     @classmethod
@@ -173,17 +201,20 @@ class Corpus:
     ) -> Corpus:
         """A corpus with the texts of a saved file; of too many tokens, the newest texts."""
         corpus = cls(limit, dtype=dtype, device=device)
-        try:
-            with open(path, "rb") as file:
-                content = file.read()
-        except OSError as error:
-            raise DeviceError(f"could not read the corpus {path}: {error}", 1) from error
-        known: array[int] = array(corpus._letter)
 
         def check(is_right: bool, found: str, expected: str) -> None:
             if not is_right:
                 raise ArgumentError(f"Corpus: `path` is {path}: {found}, expected {expected}", 3)
 
+        try:
+            # A pipe that nobody writes to would be opened for ever, and a device may have no end.
+            is_file = stat.S_ISREG(os.stat(path).st_mode)
+            check(is_file, "not a regular file", "a corpus, which is a regular file")
+            with open(path, "rb") as file:
+                content = file.read()
+        except OSError as error:
+            raise DeviceError(f"could not read the corpus {path}: {error}", 1) from error
+        known: array[int] = array(corpus._letter)
         least = _HEAD.size + _CHECKSUM.size
         check(len(content) >= least, f"{len(content)} bytes", f"a corpus of {least} bytes or more")
         magic, version, width, count = _HEAD.unpack_from(content)
@@ -198,12 +229,11 @@ class Corpus:
         known.frombytes(content[_HEAD.size : -_CHECKSUM.size])
         if sys.byteorder == "big":
             known.byteswap()
-        corpus._known = known
         if count > limit:
-            corpus._known = known[corpus._boundary(count - limit) :]
-        start = corpus.tokens[: len(corpus._known)]
-        corpus._write(start, corpus._known, corpus._dtypes[0])
-        corpus._write(corpus.length, array("i", [len(corpus._known)]), corpus._dtypes[1])
+            corpus._known = known
+            known = known[corpus._boundary(count - limit) :]
+        corpus._known = known
+        corpus._rewrite()
         return corpus
 
     def _boundary(self, least: int) -> int:
@@ -212,6 +242,17 @@ class Corpus:
         ends = (at + 1 for at in range(least - 1, len(known)) if known[at] < 0)
         return next(ends, len(known))
 
-    def _write(self, place: Any, values: array[int], dtype: Any) -> None:
-        if values:
-            place[:] = self._from(values, dtype=dtype)
+
+#: All that there are: a forked process has the locks of threads that it does not have.
+_CORPORA: weakref.WeakSet[Corpus] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for corpus in _CORPORA:
+        # A thread that held the lock was in the midst of a change, or of a copy.
+        corpus._is_behind = corpus._is_behind or corpus._lock.locked()
+        corpus._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

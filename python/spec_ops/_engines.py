@@ -11,8 +11,6 @@ from . import _functions as functions
 
 __all__: list[str] = []
 
-#: A temperature at which all tokens weigh the same, so that only `top_k` decides which are kept.
-_FLAT = 2.0**100
 #: Spreads a seed over the rows of a batch: 2^64 over the golden ratio, as a signed number.
 _SPREAD = -0x61C8864680B583EB
 
@@ -82,21 +80,88 @@ def sample(
     )
 
 
-def kept_tokens(logits: torch.Tensor, top_k: Any, top_p: Any, **filters: Any) -> torch.Tensor:
-    """Which tokens `top_k` and then `top_p` keep, as bools in the shape of the logits.
+def allowed_tokens(mask: torch.Tensor, vocab: int) -> torch.Tensor:
+    """The bits of a mask ``[rows, words]`` of i32 as bools, one for each token: `vocab` of them, or
+    those that the words have."""
+    bit = torch.ones((), dtype=torch.int32, device=mask.device) << torch.arange(
+        32, dtype=torch.int32, device=mask.device
+    )
+    bits = (mask.unsqueeze(-1) & bit) != 0
+    return bits.flatten(1)[:, :vocab]
 
-    Rows without a `top_p` below 1 are looked at where all tokens weigh the same: a token that is
-    too unlikely to have a probability in f32 is kept all the same.
+
+def places(values: torch.Tensor) -> torch.Tensor:
+    """The place of each value in its row's descending order, the lower index first among equals;
+    -0 equals 0, and NaN counts as negative infinity.
+
+    Values are compared as integers, so that neither subnormal nor infinite ones are special.
     """
-    rows = logits.shape[0]
-    temperature: Any = _FLAT
+    bits = values.float().contiguous().view(torch.int32)
+    magnitude, infinity = bits & 0x7FFFFFFF, 0x7F800000
+    keys = torch.where(bits < 0, -magnitude, bits)
+    keys = torch.where(magnitude > infinity, -infinity, keys)
+    order = keys.argsort(dim=1, descending=True, stable=True)
+    every = torch.arange(values.shape[1], device=values.device).expand_as(order)
+    return torch.empty_like(order).scatter_(1, order, every)
+
+
+def highest(values: torch.Tensor, top_k: Any) -> torch.Tensor:
+    """Which values are the `top_k` highest of their row, as bools; all where it is not above 0."""
+    count = vector(top_k, values, len(values), torch.int64).unsqueeze(1)
+    return (places(values) < count) | (count <= 0)
+
+
+def likeliest(probs: torch.Tensor, top_p: Any) -> torch.Tensor:
+    """Which probabilities `top_p` keeps, as bools: in descending order, those before which there is
+    less than this share of the row; the first always.
+
+    Shares are counted in whole units, whose sum does not depend on the order of summation.
+    """
+    share = vector(top_p, probs, len(probs), torch.float32).double().unsqueeze(1)
+    largest = probs.amax(dim=1, keepdim=True).double()
+    # The sum of a row's units is below 2^62.
+    units = 2.0 ** (62 - probs.shape[1].bit_length())
+    weights = (probs / largest.clamp(min=1e-300) * units).long()
+    place = places(probs)
+    ranked = torch.empty_like(weights).scatter_(1, place, weights)
+    before = (ranked.cumsum(1) - ranked).gather(1, place)
+    kept = before.double() < share * weights.sum(1, keepdim=True).double()
+    return kept | (place == 0) | (share >= 1)
+
+
+def probabilities(probs: torch.Tensor) -> torch.Tensor:
+    """Probabilities in f32: what is NaN or negative counts as 0."""
+    return probs.float().nan_to_num(0.0, posinf=torch.finfo(torch.float32).max).clamp(min=0)
+
+
+def renormalized(probs: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+    """What is kept of probabilities, divided by its sum; zeros where that is 0."""
+    left = torch.where(kept, probs, 0).double()
+    total = left.sum(dim=1, keepdim=True)
+    return torch.where(total > 0, left / total, 0).float()
+
+
+def kept_tokens(
+    logits: torch.Tensor, top_k: Any, top_p: Any, mask: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Which tokens a mask allows and `top_k` and then `top_p` keep, as bools in the shape of the
+    logits.
+
+    A mask decides by its bits and `top_k` by the order of the logits. Weights are looked at in rows
+    with a `top_p` below 1 alone: elsewhere a token is kept however unlikely it is.
+    """
+    rows, vocab = logits.shape
+    kept = torch.ones((), dtype=torch.bool, device=logits.device).expand(rows, vocab)
+    if mask is not None:
+        kept = allowed_tokens(mask, vocab)
+        logits = logits.masked_fill(~kept, float("-inf"))
+    if top_k is not None:
+        kept = kept & highest(logits, top_k)
     if top_p is not None:
         top_p = vector(top_p, logits, rows, torch.float32)
-        temperature = torch.where(top_p < 1, 1.0, _FLAT)
-    probs = sample(
-        logits, top_k=top_k, top_p=top_p, temperature=temperature, seed=0, probs=True, **filters
-    ).probs
-    return probs > 0
+        probs = sample(logits, top_k=top_k, top_p=top_p, seed=0, probs=True).probs
+        kept = kept & ((probs > 0) | (top_p >= 1).unsqueeze(1))
+    return kept
 
 
 def logits_of(probs: torch.Tensor, indices: torch.Tensor | None = None) -> torch.Tensor:

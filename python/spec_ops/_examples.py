@@ -32,6 +32,11 @@ Seeds and positions are those of a request and of the position of its first draf
 text, so that the numbers drawn are the same in any batch. ``recovery="argmax"`` is faster and
 does not keep the target's distribution.
 
+A request with more than ``max_spec_len`` drafts is cut to them, with flag 4. If all of these are
+accepted, its bonus token follows, which was drawn for the position behind the drafts that were cut
+away. So draft no more than ``max_spec_len`` tokens, or draw the bonus token for the position behind
+the cut.
+
 >>> import numpy as np
 >>> target = np.array([[0, 1, 0], [0, 0, 1]], np.float32)
 >>> drafts, bonus = np.array([1, 0], np.int32), np.array([2], np.int32)
@@ -72,6 +77,10 @@ Drafts(drafts=array([[39935,    13,   578]]), counts=array([3], dtype=int32))
 Where numbers stand for arrays and no array says how many requests there are, there are as many
 as rows. Requests with the same seed and position draw the same numbers, so requests that shall
 differ need seeds of their own. ``top_k`` may be of i64, and saturates.
+
+Logits that are wider than the tokenizer, as those of models whose vocabulary was padded, have
+columns that stand for no token, and these are drawn like any other: pass a ``mask`` without their
+bits, or the logits without these columns.
 
 >>> import numpy as np
 >>> logits = np.array([[0.0, 4.0, 1.0], [2.0, 0.0, 0.0]], np.float32)
@@ -119,6 +128,9 @@ Chains need no links, and may be packed as an engine has them: two drafts of one
 """,
     "append_tokens": """
 Texts, lengths and ``finished`` change in place.
+
+Stop strings are the caller's, since a string may begin within a token: look for them in the decoded
+text, cut the text there, and set the request's ``finished``.
 
 >>> import numpy as np
 >>> text, lengths = np.array([[5, 3, 8, 0, 0, 0]]), np.array([3], np.int32)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from ._arrays import library
+from ._errors import foreign
 from ._functions import unique
 from ._results import Array
 
@@ -27,11 +30,27 @@ def torch_unique(
            [2, 1]]), array([1, 2, 1], dtype=uint64))
     """
     # Flat, and packed where the elements of the array are not.
-    made = unique(input.ravel(), counts=return_counts, inverse=return_inverse)
-    count = int(made.count[0])
-    results = [made.unique[:count]]
-    if return_inverse:
-        results.append(made.inverse.reshape(tuple(input.shape)))
-    if return_counts:
-        results.append(made.counts[:count])
+    flat = input
+    if library(type(input)) is not None and hasattr(input, "ravel"):
+        flat = _tried("`keys` cannot be read as an array", 10, input.ravel)
+    made = unique(flat, counts=return_counts, inverse=return_inverse)
+
+    def cut() -> list[Any]:
+        count = int(made.count[0])
+        results = [made.unique[:count]]
+        if return_inverse:
+            results.append(made.inverse.reshape(tuple(input.shape)))
+        if return_counts:
+            results.append(made.counts[:count])
+        return results
+
+    results = _tried("the results were not cut to their length", 1, cut)
     return results[0] if len(results) == 1 else tuple(results)
+
+
+def _tried(doing: str, status: int, act: Callable[[], Any]) -> Any:
+    """What code of an array's library returns; an exception of it becomes one of this package."""
+    try:
+        return act()
+    except Exception as raised:
+        raise foreign(f"unique: {doing}", status, raised) from raised

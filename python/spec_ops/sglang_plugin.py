@@ -12,8 +12,11 @@ names; unset, it replaces nothing::
 
 from __future__ import annotations
 
+import functools
+import importlib
+import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,8 @@ from . import _functions as functions
 from . import engines
 
 __all__ = ["SuffixCorpus", "register", "tree_mask"]
+
+_logger = logging.getLogger(__name__)
 
 
 def tree_mask(parents: np.ndarray) -> np.ndarray:
@@ -128,10 +133,17 @@ class SuffixCorpus:
 
 def _algorithm() -> Any:
     """SGLang's description of an algorithm whose batches are those of n-grams."""
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
     from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 
     class SuffixAlgorithm(CustomSpecAlgo):  # type: ignore[misc]
         """Overlap scheduling, results and graphs are those of the algorithm NGRAM."""
+
+        def __getattr__(self, name: str) -> Any:
+            """What SGLang asks its own algorithms, but forgot in those of plugins."""
+            if name.startswith("_"):
+                raise AttributeError(name)
+            return getattr(SpeculativeAlgorithm.NGRAM, name)
 
         def is_ngram(self) -> bool:
             return True
@@ -140,8 +152,6 @@ def _algorithm() -> Any:
             return False
 
         def handle_server_args(self, server_args: Any) -> None:
-            from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
-
             SpeculativeAlgorithm.NGRAM.handle_server_args(server_args)
 
     return SuffixAlgorithm
@@ -175,6 +185,36 @@ def _worker(server_args: Any) -> type:
     return SuffixWorker
 
 
+def _can_replace(target: str, ours: Callable[..., Any]) -> bool:
+    """Whether SGLang has the function on this platform, as something that its hooks can wrap.
+
+    A name may be missing, or be None: SGLang would put what replaces None in the place of every None
+    of every module. A hook asks the function for its names, and FlashInfer's are imported by asking:
+    without FlashInfer that fails, so such a function is given names before.
+    """
+    from sglang.utils import LazyImport
+
+    module, _, name = target.rpartition(".")
+    try:
+        function = getattr(importlib.import_module(module), name, None)
+    except ImportError:
+        return False
+    if isinstance(function, LazyImport):
+        for name in functools.WRAPPER_ASSIGNMENTS:
+            if hasattr(ours, name):
+                vars(function).setdefault(name, getattr(ours, name))
+    return function is not None
+
+
+def _unless_masks_are_asked_for(ours: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook around SGLang's sampling in torch, which also returns the probabilities after filters."""
+
+    def sample(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return (original if kwargs.get("return_filtered_probs") else ours)(*args, **kwargs)
+
+    return sample
+
+
 def register() -> None:
     """SGLang's plugin."""
     from importlib import metadata
@@ -189,4 +229,11 @@ def register() -> None:
     if parts:
         version = metadata.version("sglang")
         for one in engines.replacements("sglang", version, parts.split(",")):
-            HookRegistry.register(one.target, engines.resolved(one.by), HookType.REPLACE)
+            ours = engines.resolved(one.by)
+            if not _can_replace(one.target, ours):
+                _logger.warning("spec_ops: SGLang has no %s here; not replaced", one.target)
+            elif one.target.endswith("_from_probs_torch"):
+                around = _unless_masks_are_asked_for(ours)
+                HookRegistry.register(one.target, around, HookType.AROUND)
+            else:
+                HookRegistry.register(one.target, ours, HookType.REPLACE)

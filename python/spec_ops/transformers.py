@@ -11,6 +11,7 @@ which torch's generator gives, and its position, so a text is the same with draf
 from __future__ import annotations
 
 import inspect
+import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,46 @@ _PROCESSORS = {
     "RepetitionPenaltyLogitsProcessor": {"penalty": "repetition"},
     "NoRepeatNGramLogitsProcessor": {"ngram_size": "no_repeat_ngram"},
 }
+
+#: Settings of `generate` that ask for another way to decode, or for other results, and the values
+#: at which they ask for nothing.
+_SETTINGS: dict[str, tuple[Any, ...]] = {
+    "num_beams": (None, 1),
+    "num_beam_groups": (None, 1),
+    "num_return_sequences": (None, 1),
+    "return_dict_in_generate": (None, False),
+    "penalty_alpha": (None, 0),
+    "use_mtp": (None, False),
+}
+_SETTINGS |= dict.fromkeys(
+    ("dola_layers", "constraints", "force_words_ids", "prompt_lookup_num_tokens"), (None,)
+)
+_SETTINGS |= dict.fromkeys(("assistant_early_exit", "prefill_chunk_size"), (None,))
+
+#: Arguments of the model that this module makes itself.
+_OWN_ARGUMENTS = (
+    *("attention_mask", "position_ids", "cache_position", "cache", "past_key_values"),
+    *("use_cache", "logits_to_keep"),
+)
+
+
+def _refuse(what: str) -> None:
+    raise NotImplementedError(f"spec_ops.transformers {what}")
+
+
+def _arguments_of_generate() -> dict[str, Any]:
+    """The arguments of the `generate` around this call; none if there is no such call.
+
+    transformers passes some of them to its own ways to decode only: a streamer, into which it has
+    put the prompt and whose reader waits for its end, among them.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        code, module = frame.f_code, frame.f_globals.get("__name__", "")
+        if code.co_name == "generate" and module == "transformers.generation.utils":
+            return dict(frame.f_locals)
+        frame = frame.f_back
+    return {}
 
 
 class Decoder:
@@ -63,23 +104,64 @@ class Decoder:
         streamer: Any = None,
         **model_kwargs: Any,
     ) -> torch.Tensor:
+        around = _arguments_of_generate()
+        streamer = around.get("streamer") if streamer is None else streamer
+        try:
+            if around.get("assistant_model") is not None:
+                _refuse("has no assistant_model")
+            if synced_gpus or around.get("synced_gpus"):
+                _refuse("has no synced_gpus")
+            self._check(model, input_ids, generation_config, model_kwargs)
+            sampling = self._sampling(logits_processor, input_ids.shape[1])
+            cache = "cache" if "cache" in model_kwargs else "past_key_values"
+            forward = _Forward(model, cache, model_kwargs.get(cache))
+            put = None if streamer is None else streamer.put
+            return self._decode(
+                forward, input_ids, sampling, stopping_criteria, generation_config, put
+            )
+        finally:
+            if streamer is not None:
+                streamer.end()
+
+    @staticmethod
+    def _check(model: Any, input_ids: Any, config: Any, given: dict[str, Any]) -> None:
+        """Refuses what is not done, by its name."""
         import torch
 
+        for name, off in _SETTINGS.items():
+            if (value := getattr(config, name, None)) not in off:
+                _refuse(f"has no {name} ({value!r}): it returns one text, as token ids")
+        if getattr(model.config, "is_encoder_decoder", False):
+            _refuse("takes no model with an encoder")
+        for name, value in given.items():
+            if value is not None and value is not False and name not in _OWN_ARGUMENTS:
+                _refuse(f"does not pass {name} to the model")
         if len(input_ids) != 1:
-            raise NotImplementedError("spec_ops.transformers decodes one request at a time")
-        if generation_config.return_dict_in_generate or generation_config.num_return_sequences > 1:
-            raise NotImplementedError("spec_ops.transformers returns one text, as token ids")
-        mask = model_kwargs.get("attention_mask")
+            _refuse("decodes one request at a time")
+        mask, places = given.get("attention_mask"), given.get("position_ids")
         if mask is not None and not bool(mask.all()):
-            raise NotImplementedError("spec_ops.transformers takes no padded prompt")
-        sampling = self._sampling(logits_processor, input_ids.shape[1])
-        if generation_config.do_sample:
+            _refuse("takes no padded prompt (attention_mask)")
+        plain = torch.arange(input_ids.shape[1])
+        if places is not None and not torch.equal(places.reshape(-1).cpu(), plain):
+            _refuse("takes no position_ids but those of the text")
+
+    def _decode(
+        self,
+        forward: _Forward,
+        input_ids: torch.Tensor,
+        sampling: Sampling,
+        stopping_criteria: Any,
+        config: Any,
+        put: Callable[[torch.Tensor], Any] | None,
+    ) -> torch.Tensor:
+        """The text, each of whose tokens is put where that is asked for."""
+        import torch
+
+        if config.do_sample:
             # The generator of torch, so that `torch.manual_seed` repeats a text.
             sampling.seed = int(torch.randint(2**62, ()))
         else:
             sampling.temperature = 0.0
-        name = "cache" if "cache" in model_kwargs else "past_key_values"
-        forward = _Forward(model, name, model_kwargs.get(name))
         loop = Loop(
             forward,
             lambda values, kind: torch.as_tensor(
@@ -88,18 +170,16 @@ class Decoder:
             sampling,
             self.drafter,
             self.costs,
-            generation_config.max_length,
+            config.max_length,
             self.clock,
         )
         text = input_ids
         for token in loop.run(input_ids[0].tolist()):
             text = torch.cat([text, text.new_tensor([[token]])], dim=1)
-            if streamer is not None:
-                streamer.put(text[:, -1].cpu())
+            if put is not None:
+                put(text[:, -1].cpu())
             if bool(stopping_criteria(text, None).all()):
                 break
-        if streamer is not None:
-            streamer.end()
         self.counted = loop.counted
         return text
 
@@ -121,9 +201,9 @@ class Decoder:
                 asked.bad_words = tuple(map(tuple, processor.sequence_bias))
                 asked.bad_words_in_prompt = True
             else:
-                raise NotImplementedError(f"spec_ops.transformers does not know {kind}")
+                _refuse(f"does not know {kind}")
             if getattr(processor, "min_tokens_to_keep", 1) != 1:
-                raise NotImplementedError("spec_ops.transformers keeps at least one token")
+                _refuse("keeps at least one token")
         return asked
 
 
@@ -140,7 +220,9 @@ class _Forward:
         from transformers import DynamicCache
 
         if not isinstance(cache, DynamicCache):
-            raise NotImplementedError("spec_ops.transformers needs a dynamic cache")
+            _refuse("needs a dynamic cache")
+        if cache.get_seq_length() > 0:
+            _refuse("takes no cache that is in use")
         self.model, self.name, self.cache = model, name, cache
         self.cached = 0
         # Only the logits of rows that decide a token are computed, where the model can tell.
@@ -151,8 +233,9 @@ class _Forward:
 
         if place < self.cached:
             for layer in self.cache.layers:
-                if getattr(layer, "is_sliding", False):
-                    raise NotImplementedError("spec_ops.transformers: a cache of sliding windows")
+                # Sliding windows forgot what lies before, and quantized layers are not sliced.
+                if type(layer).__name__ != "DynamicLayer":
+                    _refuse(f"cannot forget drafts in a {type(layer).__name__}")
                 layer.keys = layer.keys[..., :place, :]
                 layer.values = layer.values[..., :place, :]
         device = self.model.device

@@ -1,8 +1,8 @@
 """vLLM's drafts, samplers, penalties, routers and top-k, in vLLM's own signatures.
 
 Each function has the name and the arguments of vLLM's, and its docstring says of which. They take
-the place of vLLM's where ``SPEC_OPS_VLLM`` names them, in both model runners: see
-:mod:`spec_ops.vllm_v2`, which has what only the second model runner calls.
+the place of vLLM's where ``SPEC_OPS_VLLM`` names them: see :mod:`spec_ops.vllm_plugin`, and
+:mod:`spec_ops.vllm_runner` for the second model runner.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ __all__ = [
     "apply_all_penalties",
     "apply_bad_words",
     "apply_bad_words_with_drafts",
-    "apply_min_tokens",
     "apply_penalties",
     "apply_top_k_top_p",
     "grouped_topk",
@@ -206,22 +205,23 @@ def apply_penalties(
     repetition_penalties: torch.Tensor,
 ) -> torch.Tensor:
     """As `vllm.model_executor.layers.utils.apply_penalties`: on logits ``[num_seqs, vocab]`` in
-    place. Prompts and outputs are padded by the vocabulary's size, at the end of their rows."""
+    place. An id outside of the vocabulary, padding or a placeholder, is passed over wherever it
+    stands."""
     import torch
 
-    vocab = logits.shape[1]
-    output = output_tokens_tensor.to(torch.int64)
-    prompt_lengths = (prompt_tokens_tensor < vocab).sum(dim=1)
-    # A text is in one piece: behind its prompt comes its output.
-    width = prompt_tokens_tensor.shape[1]
-    tokens = torch.cat([prompt_tokens_tensor.to(torch.int64), torch.zeros_like(output)], dim=1)
-    places = prompt_lengths.unsqueeze(1) + torch.arange(output.shape[1], device=output.device)
-    tokens.scatter_(1, places.clamp(max=width + output.shape[1] - 1), output)
+    # A text is in one piece, the whole prompt and then the whole output. `adjust_logits` skips ids
+    # outside of the vocabulary, so padding between the two changes nothing.
+    texts = (prompt_tokens_tensor.to(torch.int64), output_tokens_tensor.to(torch.int64))
+    tokens = torch.cat(texts, dim=1)
+
+    def lengths(columns: int) -> torch.Tensor:
+        return torch.full((len(tokens),), columns, dtype=torch.int32, device=tokens.device)
+
     functions.adjust_logits(
         logits,
         tokens,
-        prompt_lengths,
-        prompt_lengths + (output < vocab).sum(dim=1),
+        lengths(prompt_tokens_tensor.shape[1]),
+        lengths(tokens.shape[1]),
         presence=presence_penalties.to(torch.float32),
         frequency=frequency_penalties.to(torch.float32),
         repetition=repetition_penalties.to(torch.float32),
@@ -239,10 +239,8 @@ def apply_all_penalties(
 ) -> torch.Tensor:
     """As `vllm.v1.sample.ops.penalties.apply_all_penalties`: outputs are lists, where -1 is no
     token."""
-    vocab = logits.shape[1]
-    rows = [[token for token in row if token >= 0] for row in output_token_ids]
-    output, lengths = _texts(rows, logits)
-    output[_columns(output) >= lengths.unsqueeze(1)] = vocab
+    output, lengths = _texts(output_token_ids, logits)
+    output[_columns(output) >= lengths.unsqueeze(1)] = logits.shape[1]
     penalties = (presence_penalties, frequency_penalties, repetition_penalties)
     return apply_penalties(logits, prompt_token_ids, output, *penalties)
 
@@ -297,32 +295,6 @@ def apply_bad_words_with_drafts(
     }
     rows = len(of_row)
     apply_bad_words(logits[:rows], words, past_tokens_ids[:rows])
-
-
-def apply_min_tokens(
-    logits: torch.Tensor, min_tokens: list[tuple[int, list[int], set[int]] | None]
-) -> torch.Tensor:
-    """What `vllm.v1.sample.logits_processor.builtin.MinTokensLogitsProcessor` does, on logits
-    ``[batch, vocab]`` in place. Each row has its least number of tokens, what it generated, and
-    its stop tokens, or None."""
-    import torch
-
-    rows = [entry or (0, [], set()) for entry in min_tokens]
-    tokens, lengths = _texts([generated for _, generated, _ in rows], logits)
-    stops = torch.full((len(rows), max([1, *(len(stop) for _, _, stop in rows)])), -1)
-    for (_, _, stop), padded in zip(rows, stops):
-        padded[: len(stop)] = torch.tensor(sorted(stop), dtype=torch.int64)
-    functions.adjust_logits(
-        logits,
-        tokens,
-        torch.zeros_like(lengths),
-        lengths,
-        min_tokens=torch.tensor([least for least, _, _ in rows], dtype=torch.int32).to(
-            logits.device
-        ),
-        stop_tokens=stops.to(logits.device, torch.int32),
-    )
-    return logits
 
 
 def apply_top_k_top_p(

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from . import _engines as engines
 from . import _functions as functions
 from .vllm import _texts
 
@@ -34,7 +33,7 @@ __all__ = ["AdjustLogits"]
 _BASES = tuple(dict.fromkeys(base for base in (_First, _Second) if base is not object))
 
 
-def _wishes(params: Any) -> tuple[int, list[int] | None]:
+def _asked(params: Any) -> tuple[int, list[int] | None]:
     """What a request's parameters ask for."""
     extra = getattr(params, "extra_args", None) or {}
     return extra.get("no_repeat_ngram_size") or 0, extra.get("allowed_tokens")
@@ -44,10 +43,14 @@ class AdjustLogits(*_BASES):  # type: ignore[misc]
     """The processor, of either model runner: the first says where it pins memory, the second what
     its request slots hold."""
 
+    #: Whether the engine that requests go to drops custom processors: vLLM's first model runner
+    #: does where drafts are verified. :mod:`spec_ops.vllm_plugin` says so.
+    dropped = False
+
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
-        """Refuses values that no request may have."""
-        size, allowed = _wishes(sampling_params)
+        """Refuses values that no request may have, and requests that the engine would not heed."""
+        size, allowed = _asked(sampling_params)
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise ValueError(f"no_repeat_ngram_size is {size!r}, expected a whole number from 0 on")
         if allowed is not None and (
@@ -56,6 +59,11 @@ class AdjustLogits(*_BASES):  # type: ignore[misc]
             or not all(isinstance(token, int) and token >= 0 for token in allowed)
         ):
             raise ValueError(f"allowed_tokens is {allowed!r}, expected tokens")
+        if cls.dropped and (size or allowed is not None):
+            raise ValueError(
+                "no_repeat_ngram_size and allowed_tokens are not heeded by vLLM's first model "
+                "runner with a speculative config: use its second, or no drafts"
+            )
 
     def __init__(self, vllm_config: Any, *where: Any) -> None:
         self.vocab = vllm_config.model_config.get_vocab_size()
@@ -66,32 +74,30 @@ class AdjustLogits(*_BASES):  # type: ignore[misc]
             self.states = None
             slots, device = vllm_config.scheduler_config.max_num_seqs, where[0]
         self.sizes = torch.zeros(slots, dtype=torch.int32)
-        #: The bits of the tokens that each slot may choose; absent where any may be.
+        #: Which tokens each slot may choose, as bools; absent where any may be chosen.
         self.masks: dict[int, torch.Tensor] = {}
         self.requests: dict[int, tuple[Any, list[int], list[int]]] = {}
         self.device, self.on_device, self.changed = device, self.sizes.to(device), False
 
     def _take(self, slot: int, params: Any) -> bool:
-        size, allowed = _wishes(params)
+        size, allowed = _asked(params)
         self.changed |= int(self.sizes[slot]) != size
         self.sizes[slot] = size
         self.masks.pop(slot, None)
         if allowed is not None:
-            bits = torch.zeros(-(-self.vocab // 32) * 32, dtype=torch.int64)
-            bits[[token for token in allowed if token < self.vocab]] = 1
-            words = (bits.view(-1, 32) << torch.arange(32)).sum(dim=1)
-            self.masks[slot] = words.to(torch.int32).to(self.device)
+            mask = torch.zeros(self.vocab, dtype=torch.bool)
+            mask[[token for token in allowed if token < self.vocab]] = True
+            self.masks[slot] = mask.to(self.device)
         return bool(size) or allowed is not None
 
     def _masked(self, logits: torch.Tensor, slot_of_row: torch.Tensor) -> None:
-        """Leaves each row the tokens of its slot's mask."""
-        table = torch.full((len(self.sizes), -(-self.vocab // 32)), -1, dtype=torch.int32)
-        table = table.to(self.device)
-        for slot, words in self.masks.items():
-            table[slot] = words
-        columns = -(-logits.shape[1] // 32)
-        mask = table[slot_of_row.long(), :columns].contiguous()
-        logits.masked_fill_(~engines.kept_tokens(logits, None, None, mask=mask), float("-inf"))
+        """Leaves each row the tokens of its slot's mask. Their logits keep their bits."""
+        any_token = torch.ones(self.vocab, dtype=torch.bool, device=self.device)
+        table = torch.stack([any_token, *self.masks.values()])
+        place = torch.zeros(len(self.sizes), dtype=torch.int64)
+        place[list(self.masks)] = torch.arange(1, len(table))
+        allowed = table[place.to(self.device)[slot_of_row.long()], : logits.shape[1]]
+        logits.masked_fill_(~allowed, float("-inf"))
 
     # The second model runner.
 
@@ -119,7 +125,7 @@ class AdjustLogits(*_BASES):  # type: ignore[misc]
             self.requests.pop(index, None)
         for index, params, prompt, output in batch_update.added:
             self.requests.pop(index, None)
-            if any(_wishes(params)):
+            if any(_asked(params)):
                 self.requests[index] = (params, list(prompt or []), output)
         for a, b, direction in batch_update.moved:
             first, second = self.requests.pop(a, None), self.requests.pop(b, None)

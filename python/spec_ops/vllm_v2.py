@@ -1,142 +1,16 @@
-"""Drafts, rejection sampling and sampling for vLLM's second model runner, its default.
+"""What vLLM's second model runner, its default, calls where drafts come with probabilities.
 
-The plugin of vLLM's group `vllm.general_plugins` that the wheel brings does nothing unless
-``SPEC_OPS_VLLM`` names what to replace, with commas between the names::
-
-    SPEC_OPS_VLLM=drafter,rejection,sampler vllm serve MODEL \\
-        --speculative-config '{"method": "ngram_gpu", "num_speculative_tokens": 5, \\
-                               "prompt_lookup_min": 2, "prompt_lookup_max": 5}'
-
-``python -m spec_ops.engines --check vllm==0.33`` lists the names, and what each replaces in a
-version. A version that is not known is refused with a sentence. Requests' own penalties and masks
-are those of :mod:`spec_ops.vllm_logits`.
+:class:`spec_ops.vllm_runner.Sampler` and :class:`~spec_ops.vllm_runner.RejectionSampler` serve all
+other steps. Positions are vLLM's: of the token before the one that is drawn.
 """
 
 from __future__ import annotations
-
-import os
-from typing import Any
 
 import torch
 
 from . import _functions as functions
 
-__all__ = [
-    "Drafter",
-    "SuffixDrafter",
-    "gumbel_sample",
-    "init_speculator",
-    "init_suffix_speculator",
-    "register",
-    "rejection_sample",
-]
-
-
-class Drafter:
-    """Drafts from each request's own text: what followed the last occurrence of its last tokens.
-
-    Takes the place of `NgramGPUSpeculator`. Texts are read where vLLM keeps them, the rows of all
-    request slots; slots without a request in the batch have length 0, and cost nothing.
-    """
-
-    supports_mm_inputs = False
-    draft_logits = None
-
-    def __init__(self, vllm_config: Any, device: torch.device, req_states: Any) -> None:
-        config = vllm_config.speculative_config
-        self.vllm_config, self.device, self.req_states = vllm_config, device, req_states
-        self.speculative_config = config
-        self.num_speculative_steps = config.num_speculative_tokens
-        self.min_n = config.prompt_lookup_min or 2
-        self.max_n = config.prompt_lookup_max or max(5, self.min_n)
-        slots = vllm_config.scheduler_config.max_num_seqs
-        shape = (slots, self.num_speculative_steps)
-        self.drafts = torch.zeros(shape, dtype=torch.int64, device=device)
-
-    def init_cudagraph_manager(self, cudagraph_mode: Any) -> None:
-        """Nothing to prepare."""
-
-    def capture(self) -> None:
-        """Nothing to capture."""
-
-    def lookup(self, tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Drafts ``[slots, num_speculative_steps]``, -1 behind them."""
-        return functions.prompt_lookup(
-            tokens,
-            lengths,
-            min_ngram=self.min_n,
-            max_ngram=self.max_n,
-            max_draft=self.num_speculative_steps,
-            occurrence="last",
-        ).drafts
-
-    def propose(
-        self,
-        input_batch: Any,
-        attn_metadata: Any,
-        slot_mappings: Any,
-        last_hidden_states: Any,
-        aux_hidden_states: Any,
-        num_sampled: torch.Tensor,
-        num_rejected: Any,
-        last_sampled: torch.Tensor,
-        next_prefill_tokens: Any = None,
-        temperature: Any = None,
-        seeds: Any = None,
-        dp_sync_state: Any = None,
-        dummy_run: bool = False,
-        skip_attn_for_dummy_run: bool = False,
-        mm_inputs: Any = None,
-        is_profile: bool = False,
-        num_speculative_tokens: int | None = None,
-    ) -> torch.Tensor:
-        """Drafts ``[num_reqs, num_speculative_steps]`` of i64. Where there is no draft stands the
-        last sampled token, which is verified as any draft is."""
-        requests = input_batch.num_reqs
-        drafts = self.drafts[:requests]
-        if dummy_run:
-            return drafts
-        states, slots = self.req_states, input_batch.idx_mapping[:requests].long()
-        total = states.total_len.gpu
-        lengths = torch.zeros_like(total)
-        lengths[slots] = torch.where(num_sampled[:requests] > 0, total[slots], 0)
-        found = self.lookup(states.all_token_ids.gpu, lengths)[slots]
-        last = last_sampled.view(-1)[slots].unsqueeze(1)
-        return drafts.copy_(torch.where(found >= 0, found, last))
-
-
-class SuffixDrafter(Drafter):
-    """Drafts from the longest suffix of each request's text that occurred before, weighed by how
-    often each continuation followed."""
-
-    def lookup(self, tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Drafts ``[slots, num_speculative_steps]``, -1 behind them."""
-        steps = self.num_speculative_steps
-        return functions.suffix_lookup(tokens, lengths, n=steps, min_match=self.min_n).drafts
-
-
-def _speculator(kind: type[Drafter], vllm_config: Any, device: Any, req_states: Any) -> Any:
-    """A drafter that is vLLM's speculator too; vLLM's own for methods other than n-grams."""
-    if not vllm_config.speculative_config.use_ngram():
-        from . import engines
-
-        target = "vllm.v1.worker.gpu.spec_decode.init_speculator"
-        original = engines.ORIGINALS.get(target) or engines.resolved(target)
-        return original(vllm_config, device, req_states)
-    from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
-
-    return type(kind.__name__, (kind, BaseSpeculator), {})(vllm_config, device, req_states)
-
-
-def init_speculator(vllm_config: Any, device: torch.device, req_states: Any) -> Any:
-    """As `vllm.v1.worker.gpu.spec_decode.init_speculator`, with :class:`Drafter` for n-grams."""
-    return _speculator(Drafter, vllm_config, device, req_states)
-
-
-def init_suffix_speculator(vllm_config: Any, device: torch.device, req_states: Any) -> Any:
-    """As `vllm.v1.worker.gpu.spec_decode.init_speculator`, with :class:`SuffixDrafter` for
-    n-grams."""
-    return _speculator(SuffixDrafter, vllm_config, device, req_states)
+__all__ = ["gumbel_sample", "rejection_sample"]
 
 
 def gumbel_sample(
@@ -168,10 +42,10 @@ def gumbel_sample(
     tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     functions.sample_logits(
         logits,
-        pos.to(torch.int64) + 1,
+        pos,
         temperature.to(torch.float32),
         seed,
-        requests=expanded_idx_mapping.to(torch.int32),
+        requests=expanded_idx_mapping,
         out=(tokens,),
     )
     return tokens
@@ -226,10 +100,10 @@ def rejection_sample(
     row = draft + torch.searchsorted(cu_num_draft, draft, right=True)
     temperatures, request_seeds = temperature[slots].to(torch.float32), seed[slots]
     greedy = temperatures == 0
-    first = pos[cu_num_logits[:-1].long()].to(torch.int64) + 1
+    first = pos[cu_num_logits[:-1].long()]
     bonus = functions.sample_logits(
         target_logits[ends - 1][:, :vocab],
-        pos[ends - 1].to(torch.int64) + 1,
+        pos[ends - 1],
         (~greedy).to(torch.float32),
         request_seeds,
     ).tokens
@@ -252,12 +126,3 @@ def rejection_sample(
         greedy=greedy,
     )
     return made.output_token_ids.to(torch.int64), made.num_accepted
-
-
-def register() -> None:
-    """vLLM's plugin: replaces what ``SPEC_OPS_VLLM`` names."""
-    parts = os.environ.get("SPEC_OPS_VLLM", "")
-    if parts:
-        from . import engines
-
-        engines.install("vllm", parts.replace(" ", "").split(","))

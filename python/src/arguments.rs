@@ -9,7 +9,7 @@ use crate::call::MAX_ARGUMENTS;
 use crate::contract::Contract;
 use crate::dlpack::{self, Array, Refused};
 use crate::error;
-use crate::library::Arrays;
+use crate::library::{self, Arrays};
 use crate::prepared::{Descs, Prepared};
 
 /// How a call treats an output.
@@ -28,6 +28,9 @@ pub type Outputs = [Option<Wanted>; MAX_ARGUMENTS];
 
 /// For each argument that is not an output, the object that the caller passes.
 pub type Inputs<'py> = [Option<Bound<'py, PyAny>>; MAX_ARGUMENTS];
+
+/// A number that stands for a vector: how many elements there are, their type, and the number.
+type Vector<'py> = (i64, String, Bound<'py, PyAny>);
 
 /// The inputs of a call that passes required arguments by position or by name, and the others by
 /// name.
@@ -76,6 +79,9 @@ pub struct Arguments<'a, 'py> {
     wanted: Outputs,
     /// Whether this call made the array of an argument.
     made: [bool; MAX_ARGUMENTS],
+    /// The arguments that are numbers in the place of vectors. Until [`complete`](Self::complete)
+    /// makes the vectors, `arrays` has their descriptions, without memory.
+    numbers: Vec<(usize, Vector<'py>)>,
     /// The argument of the first array, and the device of this array.
     device: Option<(&'static Argument, Device)>,
 }
@@ -92,6 +98,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
             arrays: [None; MAX_ARGUMENTS],
             wanted: [None; MAX_ARGUMENTS],
             made: [false; MAX_ARGUMENTS],
+            numbers: Vec::new(),
             device: None,
         }
     }
@@ -137,12 +144,17 @@ impl<'a, 'py> Arguments<'a, 'py> {
             }
         }
         // A number stands for a vector, whose length follows from the other arrays.
+        let mut numbers = Vec::with_capacity(others.len());
         for (i, object, what) in others {
             match self.spread(i, &object)? {
-                Some(vector) => self.take(i, vector)?,
+                Some(vector) => numbers.push((i, vector)),
                 None => self.put(i, object, Err(Refused::NoArray(what)))?,
             }
         }
+        for (i, vector) in &numbers {
+            self.arrays[*i] = Some(self.described_vector(*i, vector)?);
+        }
+        self.numbers = numbers;
         self.read_outputs(out)
     }
 
@@ -232,13 +244,11 @@ impl<'a, 'py> Arguments<'a, 'py> {
     }
 
     /// The vector that a number stands for; `None` if the argument may not be a number.
-    fn spread(
-        &self,
-        place: usize,
-        number: &Bound<'py, PyAny>,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+    fn spread(&self, place: usize, number: &Bound<'py, PyAny>) -> PyResult<Option<Vector<'py>>> {
         let (py, contract) = (self.py(), self.contract);
-        let Some(like) = self.lent.first() else { return Ok(None) };
+        if self.lent.first().is_none() {
+            return Ok(None);
+        }
         let shapes = PyDict::new(py);
         for (argument, array) in contract.arguments().iter().zip(&self.arrays) {
             if let Some(array) = array {
@@ -246,8 +256,20 @@ impl<'a, 'py> Arguments<'a, 'py> {
             }
         }
         let name = contract.arguments()[place].name;
-        let asked = (contract.name(), name, number, like, shapes);
-        self.of_python("spread", asked, name)
+        let asked = (contract.name(), name, number, shapes);
+        let vector = self.of_python("vector", asked, name)?;
+        vector.map(|vector| vector.extract()).transpose()
+    }
+
+    /// The description of the vector that a number stands for, without memory.
+    fn described_vector(&self, place: usize, vector: &Vector<'py>) -> PyResult<Array> {
+        let argument = &self.contract.arguments()[place];
+        let (count, dtype, _) = vector;
+        let desc = library::dtype(dtype)
+            .and_then(|dtype| dlpack::describe(dtype, &[*count], &[]))
+            .map_err(|refused| self.contract.refuse(self.py(), argument, refused))?;
+        let device = self.device.map_or(Device::CPU, |(_, device)| device);
+        Ok(Array { desc: same_bits(argument, desc), address: 0, device, read_only: false })
     }
 
     /// An array converted to the width that the contract asks for; `None` if the argument allows
@@ -342,46 +364,102 @@ impl<'a, 'py> Arguments<'a, 'py> {
         Ok((device, inputs, self.wanted))
     }
 
-    /// Makes the new outputs, and compares every argument, new or given, with the plan. The
-    /// comparison is needed because operators write as many elements as the plan says, not as
-    /// many as an array has.
+    /// Compares every argument with the plan, makes the new outputs and the vectors of numbers,
+    /// compares these too, and tells the libraries of arrays what is about to be written. The
+    /// comparison is needed because operators write as many elements as the plan says, not as many
+    /// as an array has. What is given is compared before anything is made.
     ///
     /// # Errors
     /// If an argument differs from the plan in element type, shape, strides or device; if its
-    /// library fails to make an array.
+    /// library fails to make an array, or refuses that one is written.
     pub fn complete(&mut self, prepared: &Prepared) -> PyResult<()> {
-        let py = self.py();
         self.check_device(prepared)?;
-        for (i, argument) in self.contract.arguments().iter().enumerate() {
-            let planned = prepared.descs[i];
-            let made = prepared.outputs[i].as_ref().filter(|_| self.arrays[i].is_none());
-            if let Some(new) = made {
-                let made = self.lent.make(new, prepared.device()).map_err(|raised| {
-                    let doing = format!("`{}` was not made", argument.name);
-                    self.contract.foreign(py, &doing, raised)
-                })?;
-                match made {
-                    (object, None) => self.take(i, object)?,
-                    (object, Some(mut array)) => {
-                        array.desc = same_bits(argument, array.desc);
-                        self.objects[i] = Some(object);
-                        self.arrays[i] = Some(array);
-                    }
-                }
-                self.made[i] = true;
-            }
-            let given = self.arrays[i].map(|array| array.desc);
-            if planned != given {
-                let mut value = words(given, planned);
-                if self.made[i] {
-                    value = format!("{value}, as {} made it", self.lent.maker());
-                }
-                let expected = format!("{}, as planned", words(planned, given));
-                let status = difference(given, planned);
-                return Err(self.contract.wrong(py, argument, status, value, expected));
+        let count = self.contract.arguments().len();
+        let is_new = |arguments: &Self, i: usize| {
+            prepared.outputs[i].is_some() && arguments.arrays[i].is_none()
+        };
+        for i in 0..count {
+            if !is_new(self, i) {
+                self.compare(i, prepared)?;
             }
         }
+        for (i, vector) in std::mem::take(&mut self.numbers) {
+            let name = self.contract.arguments()[i].name;
+            let asked = (self.lent.first(), vector);
+            if let Some(made) = self.of_python("filled", asked, name)? {
+                self.take(i, made)?;
+            }
+            self.compare(i, prepared)?;
+        }
+        for i in 0..count {
+            if is_new(self, i) {
+                self.make(i, prepared)?;
+                self.compare(i, prepared)?;
+            }
+        }
+        self.announce()
+    }
+
+    /// Makes the array of an output.
+    fn make(&mut self, place: usize, prepared: &Prepared) -> PyResult<()> {
+        let (py, argument) = (self.py(), &self.contract.arguments()[place]);
+        let Some(new) = &prepared.outputs[place] else { return Ok(()) };
+        let made = self.lent.make(new, prepared.device()).map_err(|raised| {
+            let doing = format!("`{}` was not made", argument.name);
+            self.contract.foreign(py, &doing, raised)
+        })?;
+        match made {
+            (object, None) => self.take(place, object)?,
+            (object, Some(mut array)) => {
+                array.desc = same_bits(argument, array.desc);
+                self.objects[place] = Some(object);
+                self.arrays[place] = Some(array);
+            }
+        }
+        self.made[place] = true;
         Ok(())
+    }
+
+    /// Compares an argument with the plan.
+    fn compare(&self, place: usize, prepared: &Prepared) -> PyResult<()> {
+        let planned = prepared.descs[place];
+        let given = self.arrays[place].map(|array| array.desc);
+        if planned == given {
+            return Ok(());
+        }
+        let mut value = words(given, planned);
+        if self.made[place] {
+            value = format!("{value}, as {} made it", self.lent.maker());
+        }
+        let argument = &self.contract.arguments()[place];
+        let expected = format!("{}, as planned", words(planned, given));
+        let status = difference(given, planned);
+        Err(self.contract.wrong(self.py(), argument, status, value, expected))
+    }
+
+    /// Tells the libraries of arrays which of them the call is about to write.
+    fn announce(&self) -> PyResult<()> {
+        let arguments = self.contract.arguments().iter();
+        let written: Vec<_> = arguments
+            .zip(&self.objects)
+            .zip(self.made)
+            .filter(|((argument, _), made)| argument.is_written() && !made)
+            .filter_map(|((argument, object), _)| Some((argument, object.clone()?)))
+            .collect();
+        if written.is_empty() {
+            return Ok(());
+        }
+        let (arguments, objects): (Vec<_>, Vec<_>) = written.into_iter().unzip();
+        let refused = self.lent.announce(&objects).map_err(|raised| {
+            self.contract.foreign(self.py(), "an array was not marked as written", raised)
+        })?;
+        match refused {
+            None => Ok(()),
+            Some((place, (what, pass))) => {
+                let status = Status::BadParam;
+                Err(self.contract.wrong(self.py(), arguments[place], status, what, pass))
+            }
+        }
     }
 
     fn check_device(&self, prepared: &Prepared) -> PyResult<()> {

@@ -41,7 +41,37 @@ pub struct Library {
     /// Methods that tell whether memory does not hold an array's values. Each comes with a text for
     /// what the memory holds instead, and with what to pass instead.
     deferred: Vec<(Py<PyString>, String, String)>,
+    /// How the library learns that its arrays were written, if it wants to know.
+    changes: Option<Changes>,
 }
+
+/// How a library learns that its arrays were written.
+#[derive(Debug)]
+struct Changes {
+    /// The attribute that tells whether `refused` must be asked about an array.
+    asked: Py<PyString>,
+    /// The function that says why an array must not be written: `None` if it may be, else what it
+    /// is, and what to pass instead.
+    refused: Py<PyAny>,
+    /// The function that marks a tuple of arrays as changed.
+    mark: Py<PyAny>,
+}
+
+impl Changes {
+    fn of(asked: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
+        if asked.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(Changes {
+            asked: asked.getattr("asked")?.extract()?,
+            refused: asked.getattr("refused")?.unbind(),
+            mark: asked.getattr("mark")?.unbind(),
+        }))
+    }
+}
+
+/// Why an array must not be written: what it is, and what to pass instead.
+pub type Unwritable = (String, String);
 
 /// The known libraries. The key is the address of a type, which is kept alive.
 static LIBRARIES: RwLock<Option<HashMap<usize, &'static Library>>> = RwLock::new(None);
@@ -80,6 +110,7 @@ impl Library {
             immutable: asked.getattr("immutable")?.extract()?,
             refused: asked.getattr("refused")?.extract()?,
             deferred: asked.getattr("deferred")?.extract()?,
+            changes: Changes::of(&asked.getattr("changes")?)?,
         };
         // There is one leaked library per type of array. The type is leaked too, so that its
         // address is never reused for another type.
@@ -297,6 +328,38 @@ impl<'py> Arrays<'py> {
             _ = new.ready.set(Ready { library: &library.name, make, arguments });
         }
         Ok(new.ready.get().filter(|ready| ready.library == library.name))
+    }
+
+    /// Tells the libraries of arrays that a call is about to write them. If one of the arrays must
+    /// not be written, the result is its index, with the reason.
+    pub fn announce(&self, written: &[Bound<'py, PyAny>]) -> PyResult<Option<(usize, Unwritable)>> {
+        let py = self.py;
+        let mut marked: Vec<(&Library, &Changes, Vec<&Bound<'py, PyAny>>)> = Vec::new();
+        for (place, array) in written.iter().enumerate() {
+            let library = match &self.first {
+                Some((first, library)) if first.get_type_ptr() == array.get_type_ptr() => library,
+                // Each array of a call was read, so its library is known.
+                _ => match Library::of(array) {
+                    Ok(library) => library,
+                    Err(_) => continue,
+                },
+            };
+            let Some(changes) = &library.changes else { continue };
+            if array.getattr(changes.asked.bind(py))?.is_truthy()? {
+                let why = changes.refused.bind(py).call1((array,))?;
+                if let Some(why) = why.extract::<Option<Unwritable>>()? {
+                    return Ok(Some((place, why)));
+                }
+            }
+            match marked.iter_mut().find(|(known, ..)| known.name == library.name) {
+                Some((.., arrays)) => arrays.push(array),
+                None => marked.push((library, changes, vec![array])),
+            }
+        }
+        for (_, changes, arrays) in marked {
+            changes.mark.bind(py).call1((PyTuple::new(py, arrays)?,))?;
+        }
+        Ok(None)
     }
 
     /// The first array, the example for new arrays.

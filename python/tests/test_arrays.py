@@ -4,10 +4,11 @@ memory is not their value."""
 import copy
 import importlib
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
-from conftest import need
+from conftest import LIBRARIES, library, need  # noqa: F401
 
 import spec_ops
 
@@ -231,6 +232,9 @@ def test_jax_with_and_without_64_bits(wide):
         for seeds in (7, of_jax(SEEDS), of_jax([7, 7, 7], "int32"), of_jax([7, 7, 7], "uint32")):
             results = sample(of_jax(LOGITS), of_jax(POSITIONS), seeds, **arrays)
             assert isinstance(results.tokens, jax.Array) and same(results, sample())
+        negative = of_jax([-1, -1, -1])  # of 32 bits or of 64: the same seed
+        results = sample(of_jax(LOGITS), of_jax(POSITIONS), negative, **arrays)
+        assert same(results, sample(seeds=-1))
         top_k = of_jax(VECTORS["top_k"].astype(np.int64))
         results = sample(of_jax(LOGITS), of_jax(POSITIONS), 7, **arrays | {"top_k": top_k})
         assert same(results, sample())
@@ -340,3 +344,75 @@ def test_paddle_in_fastdeploys_signatures():
     assert isinstance(sorted_ids, paddle.Tensor) and len(sorted_ids) == 16 + 9 * 3
     assert sorted_ids[:8].tolist() == [8, 12, 16, 16, 4, 9, 15, 16]
     assert experts[:8].tolist() == list(range(8)) and padded.item() == 32
+
+
+def allocated(call):
+    """The most bytes that a call which is refused for a shape has at a time."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(spec_ops.ShapeError):
+            call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_shapes_are_checked_before_numbers_become_vectors():
+    """Not even one vector is made for a call that is refused."""
+    many = 4_000_000
+    logits, positions = np.zeros((2, 9), np.float32), np.zeros(2, np.int64)
+    top_k = np.zeros(many, np.int32)
+    numbers = {"temperature": 0.7, "seeds": 3, "top_p": 0.9}
+    assert allocated(lambda: spec_ops.sample_logits(logits, positions, **numbers, top_k=top_k)) < many
+    # A plan compares all that it is given before it makes anything.
+    plan = spec_ops.SampleLogits().plan(logits, positions, **numbers)
+    rows, places = np.zeros((many // 9, 9), np.float32), np.zeros(many // 9, np.int64)
+    assert allocated(lambda: plan(rows, places, **numbers)) < many
+    texts, lengths = np.zeros((many, 1), np.int32), np.ones(many, np.int32)
+    penalties = {"repetition": 1.1, "presence": 0.1}
+    assert (
+        allocated(lambda: spec_ops.adjust_logits(logits, texts, lengths[:5], lengths, **penalties))
+        < many
+    )
+    # Vectors are made, and are right, in a call that is not refused.
+    tokens = spec_ops.sample_logits(logits + np.eye(2, 9, 4, np.float32), positions, 0.0, seeds=1).tokens
+    assert tokens.tolist() == [4, 5]
+
+
+def seeds_of(library, number, dtype):
+    """What is drawn with a seed that an array of this type has."""
+    logits = library.array(np.zeros((1, 4096), np.float32), "f32")
+    positions = library.array(np.array([3], np.int64), "i64")
+    temperature = library.array(np.ones(1, np.float32), "f32")
+    kind = getattr(np, {"i": "int", "u": "uint"}[dtype[0]] + dtype[1:])
+    seeds = library.array(np.array([number], kind), dtype)
+    return library.bits(spec_ops.sample_logits(logits, positions, temperature, seeds).tokens).item()
+
+
+@pytest.mark.parametrize(
+    ("number", "dtypes"),
+    [
+        (-1, ["i32", "i64"]),
+        (-(2**31), ["i32", "i64"]),
+        (2**31 - 1, ["i32", "i64", "u32", "u64"]),
+        (2**31, ["u32", "i64", "u64"]),
+        (2**32 - 1, ["u32", "i64", "u64"]),
+        (-(2**63), ["i64"]),
+        (2**64 - 1, ["u64"]),
+    ],
+)
+def test_a_seed_is_its_number_in_each_width(library, number, dtypes):
+    """A seed is a number modulo 2^64, whatever the type that holds it: -1 is 2^64 - 1."""
+    right = seeds_of(LIBRARIES["numpy"](), number % 2**64, "u64")
+    for dtype in dtypes:
+        assert seeds_of(library, number, dtype) == right, dtype
+    logits, position = np.zeros((1, 4096), np.float32), np.array([3])
+    assert spec_ops.sample_logits(logits, position, 1.0, number).tokens.item() == right
+    for kind in (np.int32, np.uint32, np.int64):
+        if np.iinfo(kind).min <= number <= np.iinfo(kind).max:
+            assert spec_ops.sample_logits(logits, position, 1.0, kind(number)).tokens.item() == right
+
+
+def test_seeds_of_other_bits_draw_otherwise(library):
+    """-1 in 32 bits is the number of 64 bits, not 2^32 - 1."""
+    assert seeds_of(library, -1, "i32") != seeds_of(library, 2**32 - 1, "u32")

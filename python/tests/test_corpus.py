@@ -1,7 +1,13 @@
 """A corpus that lives."""
 
 import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -114,6 +120,219 @@ def test_a_damaged_file_is_refused(tmp_path):
         Corpus.load(tmp_path / "none", 100)
     with pytest.raises(DeviceError):
         Corpus(10).save(tmp_path / "none" / "corpus.bin")
+
+
+def test_a_save_removes_what_killed_ones_left_and_nothing_else(tmp_path):
+    """Names that begin as those of other saves to the same path, of Rust's too."""
+    fcntl = need("fcntl")
+    corpus = Corpus(10)
+    corpus.append([1, 2])
+    left, running = (tmp_path / f".corpus.bin.{n:016x}.partial" for n in (1, 2))
+    others = [tmp_path / f".corpus.bin.{os.getpid()}-{n}.partial" for n in range(9)]
+    others += [tmp_path / f".other.{3:016x}.partial", tmp_path / f".corpus.bin.{4:015x}.partial"]
+    for path in (left, running, *others):
+        path.write_bytes(b"half")
+    with open(running, "rb") as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        corpus.save(tmp_path / "corpus.bin")
+        assert running.exists() and not left.exists()
+    corpus.save(tmp_path / ("n" * 250))
+    corpus.save(os.fsencode(tmp_path / "corpus.bin"))
+    assert not running.exists() and all(path.exists() for path in others)
+    assert len(os.listdir(tmp_path)) == len(others) + 2
+    assert Corpus.load(tmp_path / "corpus.bin", 10).tolist() == [1, 2, NONE]
+
+
+def test_saves_that_are_killed_leave_nothing_for_long(tmp_path):
+    """Processes that save one path at the same time succeed, also while others are killed."""
+    program = """if True:
+        import sys, spec_ops
+        corpus = spec_ops.Corpus(1 << 20)
+        corpus.append([int(sys.argv[2])] * (1 << 18))
+        print(flush=True)
+        for _ in range(int(sys.argv[3])):
+            corpus.save(sys.argv[1])
+    """
+    path = tmp_path / "corpus.bin"
+
+    def start(number, times):
+        words = [sys.executable, "-c", program, str(path), str(number), str(times)]
+        return subprocess.Popen(words, stdout=subprocess.PIPE)
+
+    killed, others = [start(n, 10**6) for n in (1, 2)], [start(n, 20) for n in (3, 4)]
+    for process in killed + others:
+        process.stdout.read(1)
+    for process in killed:
+        time.sleep(0.1)
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    for process in others:
+        process.stdout.close()
+        assert process.wait() == 0
+    corpus = Corpus.load(path, 1 << 20)
+    corpus.save(path)
+    assert len(corpus) == (1 << 18) + 1 and os.listdir(tmp_path) == ["corpus.bin"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
+def test_other_files_are_neither_replaced_nor_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind("socket")
+    os.symlink("pipe", "to pipe")
+    os.mkdir("folder")
+    kinds = ["pipe", "socket", "to pipe", "folder"]
+    try:
+        os.mknod("device", stat.S_IFCHR | 0o600, os.makedev(1, 5))
+        kinds.append("device")
+    except PermissionError:
+        pass  # not root
+    corpus = Corpus(10)
+    for path in kinds:
+        kind = stat.S_IFMT(os.lstat(path).st_mode)
+        with pytest.raises(DeviceError, match="not a regular file"):
+            corpus.save(path)
+        with pytest.raises(ArgumentError, match="not a regular file"):
+            Corpus.load(path, 10)
+        assert stat.S_IFMT(os.lstat(path).st_mode) == kind
+    assert sorted(os.listdir()) == sorted(kinds)
+    listener.close()
+    # A link to a file stays one, and a link to nothing is replaced.
+    corpus.save("file")
+    os.symlink("file", "to file")
+    os.symlink("nothing", "to nothing")
+    corpus.append([1])
+    corpus.save("to file")
+    corpus.save("to nothing")
+    assert os.path.islink("to file") and not os.path.islink("to nothing")
+    assert len(Corpus.load("file", 10)) == 2 and not os.path.exists("nothing")
+
+
+def agrees(corpus):
+    """What calls read is what the corpus says that it has."""
+    known = corpus.tolist()
+    assert corpus.length.tolist() == [len(known)] == [len(corpus)]
+    assert corpus.tokens[: len(known)].tolist() == known
+    return known
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("at", range(8))
+@pytest.mark.parametrize("act", ["append", "drop", "clear"])
+def test_an_exception_within_a_change_divides_nothing(at, act):
+    """Before and behind each write to the memory that calls read."""
+    corpus = Corpus(16)
+    corpus.append([1, 2, 3])
+    corpus.append([4, 5, 6])
+    before, reached = corpus.tolist(), 0
+
+    class Torn(np.ndarray):
+        def __setitem__(self, place, value):
+            nonlocal reached
+            for half in (False, True):
+                reached += 1
+                if reached == at + 1:
+                    raise Stop
+                if not half:
+                    super().__setitem__(place, value)
+
+    corpus._tokens, corpus._length = corpus._tokens.view(Torn), corpus._length.view(Torn)
+    added = {"append": [7, 8], "drop": list(range(7, 16)), "clear": None}[act]
+    try:
+        corpus.clear() if added is None else corpus.append(added)
+    except Stop:
+        pass
+    else:
+        assert at >= 4, "nothing was interrupted"
+    reached = 100
+    # Where there is no more room, the older of the two texts is dropped.
+    kept = before[4:] if act == "drop" else before
+    assert agrees(corpus) in (before, [*kept, *added, NONE] if added else [])
+    if act == "clear":
+        assert not (corpus.tokens >= 0).any()
+    corpus.append([9, 9])
+    assert agrees(corpus)[-3:] == [9, 9, NONE]
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers")
+def test_signals_divide_no_append():
+    """An exception of a signal's handler, anywhere in an append."""
+    corpus, raised, random = Corpus(300), 0, np.random.default_rng(0)
+
+    def stop(*_):
+        raise Stop
+
+    old = signal.signal(signal.SIGALRM, stop)
+    end = time.monotonic() + 2
+    try:
+        while time.monotonic() < end:
+            text = random.integers(0, 100, random.integers(1, 60))
+            try:
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 4e-5))
+                    corpus.append(text)
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+            except Stop:
+                raised += 1
+            assert not corpus._lock.locked()
+            known = agrees(corpus)
+            assert not known or known[-1] == NONE
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+    assert raised > 100
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.parametrize("at", range(4))
+@pytest.mark.parametrize("text", [[7, 8], list(range(7, 16))])
+def test_a_child_forked_within_an_append_appends(at, text):
+    """The thread that appends is not there in the child, and its lock would never be given back."""
+    corpus = Corpus(16)
+    corpus.append([1, 2, 3])
+    corpus.append([4, 5, 6])
+    before, reached, wait, go = corpus.tolist(), 0, threading.Event(), threading.Event()
+
+    class Slow(np.ndarray):
+        def __setitem__(self, place, value):
+            nonlocal reached
+            for half in (False, True):
+                reached += 1
+                if reached == at + 1:
+                    wait.set()
+                    go.wait(60)
+                if not half:
+                    super().__setitem__(place, value)
+
+    corpus._tokens, corpus._length = corpus._tokens.view(Slow), corpus._length.view(Slow)
+    thread = threading.Thread(target=corpus.append, args=(text,))
+    thread.start()
+    assert wait.wait(60)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.alarm(30)  # ends a child that hangs
+            reached = 100
+            known = agrees(corpus)
+            kept = before if len(text) == 2 else before[4:]
+            assert known in (before, [*kept, *text, NONE])
+            corpus.append([9, 9])
+            assert agrees(corpus)[-3:] == [9, 9, NONE]
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    go.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert agrees(corpus)[-3:] == [*text[-2:], NONE]
 
 
 def test_refusals():

@@ -52,7 +52,7 @@ def test_stubs():
         assert (ROOT / "python/spec_ops" / name).read_text() == text()
 
 
-ENGINES = ["engines", "fastdeploy", "flashinfer", "sglang", "sglang_plugin", "vllm", "vllm_logits", "vllm_v2"]
+ENGINES = ["engines", "fastdeploy", "flashinfer", "sglang", "sglang_plugin", "vllm", "vllm_logits", "vllm_plugin", "vllm_v2"]
 
 
 @pytest.mark.parametrize("name", ["__init__", "torch", *ENGINES])

@@ -1,6 +1,8 @@
 """The functions in SGLang's signatures, against what SGLang says that they do. The engines' own
 tests run in `test_engines.py`."""
 
+import math
+
 import pytest
 from conftest import need
 
@@ -156,3 +158,51 @@ def test_sampled_trees_follow_the_target():
     assert torch.equal(counts > 0, (first == 1) | (first == 2))
     second = predicts.view(batch, 4)[first == 1, 1].long()
     close_to(second.bincount(minlength=6), probs[1], len(second))
+
+
+INF, NAN = math.inf, math.nan
+
+
+def bitmask(allowed, words):
+    """A row of words whose bits are these tokens."""
+    bits = [sum(1 << token % 32 for token in allowed if token // 32 == word) for word in range(words)]
+    return [bits - (bits >> 31 << 32) for bits in bits]
+
+
+def masked(row, allowed, words):
+    """What the function promises: bits decide, allowed values stay, so does what has no bit."""
+    return [one if i in allowed or i >= 32 * words else -INF for i, one in enumerate(row)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_bits_decide_and_values_stay(dtype):
+    """Whatever the logits are: their size says nothing about which are allowed."""
+    vocab, largest = 70, torch.finfo(dtype).max
+    rows = [
+        ([0.0] * vocab, {71, 95}, 3),  # bits beyond the vocabulary allow nothing in it
+        ([INF, 1.0, -2.0] + [3.0] * (vocab - 3), {0, 1, 2, 69}, 3),
+        ([0.0, -largest, largest, -0.0] + [NAN] * (vocab - 4), {0, 1, 3, 4, 31, 32}, 3),
+        ([-INF] * vocab, {5}, 3),
+        ([1.0] * vocab, set(), 3),
+        ([2.0] * vocab, set(range(vocab)), 3),
+        ([1.0] * vocab, {0, 63, 64}, 2),  # a mask of 64 tokens says nothing about the others
+    ]
+    for row, allowed, words in rows:
+        bits = torch.tensor([bitmask(allowed, words)], dtype=torch.int64).to(torch.int32)
+        right = torch.tensor([masked(row, allowed, words)], dtype=dtype)
+        logits = torch.tensor([row], dtype=dtype)
+        sglang.apply_token_bitmask_inplace_cuda(logits, bits)
+        same = (logits == right) | logits.isnan() & right.isnan()
+        assert same.all(), (allowed, logits, right)
+        assert torch.equal(logits.signbit(), right.signbit())
+        # Of several rows those that are named, in the order in which they are.
+        three = torch.tensor([row, row, row], dtype=dtype)
+        kept = three[1].clone()
+        sglang.apply_token_bitmask_inplace_cuda(three, bits.expand(3, -1).contiguous(), [2, 0])
+        for at in (0, 2):
+            assert ((three[at] == right[0]) | three[at].isnan() & right[0].isnan()).all()
+        assert ((three[1] == kept) | kept.isnan()).all()
+        # One row without a batch.
+        alone = torch.tensor(row, dtype=dtype)
+        sglang.apply_token_bitmask_inplace_cuda(alone, bits[0])
+        assert ((alone == right[0]) | alone.isnan() & right[0].isnan()).all()

@@ -127,7 +127,6 @@ VLLM = {
     "kernels/moe/test_fused_topk.py": (864, ""),
     "kernels/moe/test_grouped_topk.py": (67, "single_group and not nonfinite"),
     "v1/sample/test_sampler.py": (36, ""),
-    "v1/spec_decode/test_ngram_gpu.py": (18, ""),
     "v1/spec_decode/test_rejection_sampler_utils.py": (
         9,
         "(unbiased or greedy or all_nan or placeholder) and not block and not adaptive"

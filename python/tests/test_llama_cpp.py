@@ -4,7 +4,10 @@
 than those of one, so only without drafts its text must be the same token for token.
 """
 
+import ctypes
 import os
+import sys
+import types
 from functools import cache
 from pathlib import Path
 
@@ -206,6 +209,45 @@ def test_a_sampler_stands_in_a_chain(llama):
             drawn.add((kept, found[0]))
     assert len({token for kept, token in drawn if kept == VOCAB}) >= 4
     assert 2 <= len({token for kept, token in drawn if kept == 3}) <= 3
+
+
+class Candidates(ctypes.Structure):
+    """llama.cpp's `llama_token_data_array`."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("size", ctypes.c_size_t),
+        ("selected", ctypes.c_int64),
+        ("sorted", ctypes.c_bool),
+    ]
+
+
+def stand_in():
+    """The part of llama_cpp that a `Sampler` uses."""
+    made = types.ModuleType("llama_cpp")
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    fields = [(name, function) for name in ("accept", "apply", "reset")]
+    fields.append(("name", ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p)))
+    made.llama_sampler_i = type("llama_sampler_i", (ctypes.Structure,), {"_fields_": fields})
+    made.llama_sampler_init = lambda interface, context: interface
+    return made
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("logit", [-np.inf, np.nan, -1e32, 0.0, np.inf])
+def test_a_sampler_selects_a_candidate(monkeypatch, temperature, logit):
+    """Whatever the candidates weigh: the token that it chooses is one of them."""
+    monkeypatch.setitem(sys.modules, "llama_cpp", stand_in())
+    from spec_ops.llama_cpp import Sampler
+
+    sampler = Sampler(temperature=temperature)
+    data = np.zeros((3, 3), np.int32)
+    data[:, 0], data[:, 1:] = [9, 5, 7], np.full((3, 2), logit, np.float32).view(np.int32)
+    candidates = Candidates(data.ctypes.data, 3, -1, False)
+    sampler._apply(None, ctypes.pointer(candidates))
+    assert candidates.selected in (0, 1, 2)
+    if temperature == 0 or logit in (-np.inf, np.nan):
+        assert data[candidates.selected, 0] == 5
 
 
 @cache

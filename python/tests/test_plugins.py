@@ -1,8 +1,8 @@
 """The plugins of vLLM and SGLang, and the table of what is replaced in which version.
 
 `SPEC_SGLANG_DIR` is the folder of the package `sglang` (an unpacked wheel, or `python` of a
-checkout), and `SPEC_VLLM_VERSIONS` a folder with `vllm-0.33.0` and others, vLLM's source
-distributions. What they import beside the files that are tested are stand-ins.
+checkout), and `SPEC_VLLM_VERSIONS` a folder with `vllm-0.32.0` and `vllm-0.33.0`, each with the
+package `vllm`. What they import beside the files that are tested are stand-ins.
 """
 
 import ast
@@ -46,7 +46,7 @@ def test_engines_find_the_plugins():
     points = {(one.group, one.name): one.value for one in distribution("spec-ops").entry_points}
     assert points == {
         ("sglang.srt.plugins", "spec_ops"): "spec_ops.sglang_plugin:register",
-        ("vllm.general_plugins", "spec_ops"): "spec_ops.vllm_v2:register",
+        ("vllm.general_plugins", "spec_ops"): "spec_ops.vllm_plugin:register",
         ("vllm.logits_processors", "spec_ops"): "spec_ops.vllm_logits:AdjustLogits",
     }
     for value in points.values():
@@ -58,25 +58,52 @@ def test_engines_find_the_plugins():
 def test_check():
     """`python -m spec_ops.engines --check`."""
     said = []
-    assert engines.check("vllm==0.33", said.append) == 0
+    assert engines.check("vllm==0.33", say=said.append) == 0
     text = "\n".join(said)
-    assert "rejection:" in text and "init_speculator -> spec_ops.vllm_v2.init_speculator" in text
-    said.clear()
-    assert engines.check("vllm==0.31.2", said.append) == 0
-    assert any(one.startswith("not replaced: ") and "0.32" in one for one in said)
+    assert "init_speculator -> spec_ops.vllm_runner.init_speculator" in text
+    assert "filters: (not in all: a mask" in text
     for wrong, words in (
-        ("vllm==0.34", "vllm 0.34 is not known to spec_ops: its functions are those of 0.24 to 0.33"),
-        ("vllm==0.23", "not known"),
+        ("vllm==0.34", "vllm 0.34 is not known to spec_ops: its functions are those of 0.32 to 0.33"),
+        ("vllm==0.31", "not known"),
         ("vllm==soon", "no version"),
         ("vllm", "is not installed: name a version, such as vllm==0.33"),
         ("llama==1", "no engine of sglang, vllm"),
     ):
         said.clear()
-        assert engines.check(wrong, said.append) == 1 and words in said[0], said
+        assert engines.check(wrong, say=said.append) == 1 and words in said[0], said
     assert "sglang 0.5.23: sampling, tree" in python("import spec_ops.engines as e; e.main([])")
-    with pytest.raises(spec_ops.ArgumentError, match="no part 'rejector', expected some of drafter"):
+    with pytest.raises(spec_ops.ArgumentError, match="no part 'rejector', expected all or some of"):
         engines.replacements("vllm", "0.33.0", ["rejector"])
     assert {one.part for one in engines.replacements("vllm", "0.33.0", ["align"])} == {"align"}
+    everything = {one.part for one in engines.replacements("vllm", "0.33.0", ["all"])}
+    assert {"sampler", "suffix-drafter"} <= everything and not everything & {"drafter", "filters"}
+
+
+def test_check_of_sources(tmp_path):
+    """A name that moved is said with the old and the new module, and fails the check."""
+    modules = {}
+    for one in engines.replacements("vllm", "0.33.0"):
+        module, _, name = one.target.rpartition(".")
+        kind = "class" if name[0].isupper() else "def"
+        modules.setdefault(module, []).append(f"{kind} {name}():\n    pass\n")
+    for module, text in modules.items():
+        file = tmp_path.joinpath(*module.split("."))
+        is_package = any(other.startswith(f"{module}.") for other in modules)
+        file = file / "__init__.py" if is_package else file.with_suffix(".py")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(text))
+    said = []
+    assert engines.check("vllm==0.33", tmp_path, said.append) == 0
+    old = tmp_path / "vllm/v1/worker/gpu/sample/gumbel.py"
+    old.rename(old.with_name("noise.py"))
+    assert engines.check("vllm==0.33", tmp_path, said.append) == 1
+    assert said[-1] == (
+        "moved: vllm.v1.worker.gpu.sample.gumbel.gumbel_sample, "
+        "now vllm.v1.worker.gpu.sample.noise.gumbel_sample"
+    )
+    old.with_name("noise.py").unlink()
+    assert engines.check("vllm==0.33", tmp_path, said.append) == 1
+    assert said[-1] == "gone: vllm.v1.worker.gpu.sample.gumbel.gumbel_sample"
 
 
 def signature(file, name):
@@ -125,33 +152,36 @@ def accepts(ours, names):
     return by_position[: len(names)] == names and all(one.default is not one.empty for one in left)
 
 
-VERSIONS = ["0.24.0", "0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0"]
-
-
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", ["0.32.0", "0.33.0"])
 def test_versions_of_vllm(version):
-    """Each function that is replaced in a version is there, with parameters that ours takes; and
-    one that is said to come later is not, or has others."""
+    """Each function that is replaced in a version is there, with parameters that ours takes; the
+    methods of a class that ours overrides have the same parameters."""
     need("torch")
     root = folder("SPEC_VLLM_VERSIONS") / f"vllm-{version}"
-    if not root.exists():
-        pytest.skip(f"{root} is not there")
-    there = engines.replacements("vllm", version)
-    for one in engines.REPLACEMENTS:
-        if one.engine != "vllm":
+    assert engines.check(f"vllm=={version}", root) == 0
+    for one in engines.replacements("vllm", version):
+        name = one.target.rpartition(".")[2]
+        if name == "init_speculator":
             continue
-        ours = engines.resolved(one.by)
-        if one in there:
+        if not name[0].isupper():
             file, name = source(root, one.target)
             names = signature(file, name)
-            assert accepts(ours, names), (version, one.target, names)
-        else:
-            try:
-                found = source(root, one.target)
-            except (AssertionError, OSError):
-                continue
-            assert not accepts(ours, signature(*found)), (version, one.target)
-    assert len(there) >= 10
+            assert accepts(engines.resolved(one.by), names), (version, one.target, names)
+            continue
+        theirs = methods(root.joinpath(*one.target.split(".")[:-1]).with_suffix(".py"), name)
+        ours = methods(PACKAGE.joinpath(*one.by.split(".")[:-1]).with_suffix(".py"), name)
+        both = (ours.keys() & theirs.keys()) - {"__init__"}
+        assert {"__call__"} <= both
+        for method in both:
+            assert ours[method] == theirs[method], (version, one.target, method)
+
+
+def methods(file, name):
+    """The parameters of the methods of a class of a file."""
+    kinds = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ClassDef)]
+    (kind,) = (node for node in kinds if node.name == name)
+    functions = [node for node in kind.body if isinstance(node, ast.FunctionDef)]
+    return {node.name: [one.arg for one in node.args.args] for node in functions}
 
 
 def test_functions_of_sglang():
@@ -170,11 +200,11 @@ def test_functions_of_sglang():
         renamed = [name.replace("retrive_", "retrieve_") for name in names]
         assert accepts(ours, renamed), (one.target, names)
         compared += 1
-    assert compared == 6
+    assert compared == 7
 
 
 SGLANG = """
-    import os, sys
+    import ast, importlib, os, sys
     from types import ModuleType, SimpleNamespace
     import stand_ins, torch
     import importlib.metadata as metadata
@@ -191,12 +221,19 @@ SGLANG = """
         "sglang.srt.speculative.base_spec_worker": {"BaseSpecWorker": object},
         "sglang.srt.utils": {"is_cpu": lambda: True},
     }
+    with open(os.path.join(os.environ["SPEC_SGLANG_DIR"], "sglang", "utils.py")) as file:
+        text = file.read()
+    lazy = next(one for one in ast.parse(text).body if getattr(one, "name", "") == "LazyImport")
+    names = {"importlib": importlib}
+    exec(ast.get_source_segment(text, lazy), names)
+    LazyImport = names["LazyImport"]
+    known["sglang.utils"] = {"LazyImport": LazyImport}
     stand_ins.install({"sglang"}, os.environ["SPEC_SGLANG_DIR"], real, known)
 """
 
 
 def test_sglang_replaces_what_it_is_asked_to():
-    """SGLang's own registries: hooks of kind REPLACE, and an algorithm that overlaps."""
+    """SGLang's own registries: hooks that replace, and an algorithm that overlaps."""
     need("torch")
     folder("SPEC_SGLANG_DIR")
     said = python(
@@ -206,9 +243,10 @@ def test_sglang_replaces_what_it_is_asked_to():
     import sglang.srt.layers.sampler as sampler
     gate = sys.modules["sglang.kernels.ops.moe.moe_fused_gate"] = ModuleType("gate")
     moe.moe_fused_gate = gate
+    in_torch = "top_k_top_p_min_p_sampling_from_probs_torch"
     for module, names in (
         (moe, ["moe_align_block_size", "topk_softmax"]),
-        (sampler, ["top_k_top_p_sampling_from_probs", "min_p_sampling_from_probs"]),
+        (sampler, ["top_k_top_p_sampling_from_probs", "min_p_sampling_from_probs", in_torch]),
     ):
         for name in names:
             setattr(module, name, lambda *_, **__: "sglang")
@@ -218,7 +256,7 @@ def test_sglang_replaces_what_it_is_asked_to():
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
     targets = {target: hooks[0][0] for target, hooks in HookRegistry._hooks.items()}
-    print(len(targets), set(targets.values()) == {HookType.REPLACE})
+    print(len(targets), [one for one in targets if targets[one] != HookType.REPLACE])
     HookRegistry.apply_hooks()
     scores = torch.eye(3, 8)
     print(moe.topk_softmax(torch.empty(3, 1), torch.empty(3, 1, dtype=torch.int32), scores))
@@ -226,21 +264,76 @@ def test_sglang_replaces_what_it_is_asked_to():
     probs = torch.eye(3)
     print(sampler.top_k_top_p_sampling_from_probs(probs, 2, 0.9, filter_apply_order="joint").tolist())
     print(sampler.min_p_sampling_from_probs(probs, 0.1).tolist())
+    given = (probs, torch.full((3,), 2), torch.full((3,), 0.9), torch.zeros(3), False, None, torch.arange(3))
+    print(getattr(sampler, in_torch)(*given, max_top_k=2).tolist())
+    print(getattr(sampler, in_torch)(*given, return_filtered_probs=True))
     known = SpeculativeAlgorithm.from_string("spec_suffix")
     args = SimpleNamespace(disable_overlap_schedule=False)
     print(known.name, known.supports_overlap, known.is_ngram(), known.has_draft_kv(), known.is_eagle())
     print(known.create_worker(args).__mro__[1].__name__)
+    asks = {one for one, what in vars(SpeculativeAlgorithm).items() if one[0] != "_" and callable(what)}
+    print(sorted(one for one in asks if not callable(getattr(known, one, None))))
+    asks = {one for one in asks if one.startswith(("is_", "supports_", "has_", "carries_", "need_"))}
+    print(len(asks) > 15, [one for one in asks if getattr(known, one)() != getattr(SpeculativeAlgorithm.NGRAM, one)()])
     """,
         SPEC_OPS_SGLANG="sampling, gates",
     )
     assert said.split("\n")[:-1] == [
-        "5 True",
+        "6 ['sglang.srt.layers.sampler.top_k_top_p_min_p_sampling_from_probs_torch']",
         "None",
         "[0, 1, 2]",
         "[0, 1, 2]",
         "[0, 1, 2]",
+        "[0, 1, 2]",
+        "sglang",
         "SPEC_SUFFIX True True False False",
         "NGRAMWorker",
+        "[]",
+        "True []",
+    ]
+
+
+def test_sglang_without_flashinfer_or_without_a_function():
+    """What SGLang imports lazily from a package that is not there is replaced wherever it is held; a
+    name that is None on this platform is not, nor is any other None."""
+    need("torch")
+    folder("SPEC_SGLANG_DIR")
+    said = python(
+        SGLANG
+        + """
+    import sglang.kernels.ops.speculative.spec_tree as tree
+    import sglang.kernels.ops.speculative.verify_sampling as verify
+    import sglang.srt.layers.sampler as sampler
+    import sglang.srt.holder as holder
+    for name in ("top_k_top_p_sampling_from_probs", "min_p_sampling_from_probs"):
+        setattr(sampler, name, LazyImport("flashinfer_that_is_absent.sampling", name))
+    holder.held, holder.nothing = sampler.min_p_sampling_from_probs, None
+    sampler.top_k_top_p_min_p_sampling_from_probs_torch = lambda *_, **__: "sglang"
+    tree.verify_tree_greedy_func = lambda *_, **__: "sglang"
+    verify.tree_speculative_sampling_target_only = None
+    from spec_ops import sglang_plugin
+    sglang_plugin.register()
+    from sglang.srt.plugins.hook_registry import HookRegistry
+    HookRegistry.apply_hooks()
+    print(sampler.top_k_top_p_sampling_from_probs(torch.eye(3), 2, 0.9).tolist())
+    print(holder.held(torch.eye(3), 0.1).tolist(), holder.held is sampler.min_p_sampling_from_probs)
+    print(holder.nothing, verify.tree_speculative_sampling_target_only)
+    print(sorted(one.rpartition(".")[2] for one in HookRegistry._patched))
+    """,
+        SPEC_OPS_SGLANG="sampling,tree",
+    )
+    assert said.split("\n")[:-1] == [
+        "[0, 1, 2]",
+        "[0, 1, 2] True",
+        "None None",
+        str(
+            [
+                "min_p_sampling_from_probs",
+                "top_k_top_p_min_p_sampling_from_probs_torch",
+                "top_k_top_p_sampling_from_probs",
+                "verify_tree_greedy_func",
+            ]
+        ),
     ]
 
 
@@ -487,41 +580,3 @@ def test_vllm_logits_processor_of_the_first_runner():
         "[39, 1]",
         "[[], []]",
     ]
-
-
-def test_vllm_plugin():
-    """Replaces what it is asked to in versions that it knows, and refuses others."""
-    need("torch")
-    folder("SPEC_VLLM_DIR")
-    code = """
-    import os, sys
-    import stand_ins
-    import importlib.metadata as metadata
-    metadata.version = lambda name: os.environ["VERSION"]
-    stand_ins.install({"vllm"}, os.environ["SPEC_VLLM_DIR"], set(), {})
-    import vllm.v1.worker.gpu.spec_decode as decode
-    import vllm.v1.worker.gpu.model_runner as runner
-    decode.init_speculator = runner.init_speculator = lambda *_: "vllm's"
-    from spec_ops import vllm_v2
-    from types import SimpleNamespace
-    try:
-        vllm_v2.register()
-    except Exception as error:
-        print(type(error).__name__, error)
-    print(runner.init_speculator is vllm_v2.init_speculator, decode.init_speculator is runner.init_speculator)
-    config = lambda ngram: SimpleNamespace(
-        speculative_config=SimpleNamespace(
-            use_ngram=lambda: ngram, num_speculative_tokens=3, prompt_lookup_min=2, prompt_lookup_max=4
-        ),
-        scheduler_config=SimpleNamespace(max_num_seqs=4),
-    )
-    if len(sys.argv) == 1 and os.environ["SPEC_OPS_VLLM"] and os.environ["VERSION"] != "0.34.0":
-        print(runner.init_speculator(config(False), "cpu", None))
-        print(runner.init_speculator(config(True), "cpu", None).max_n)
-    """
-    assert python(code, VERSION="0.33.0", SPEC_OPS_VLLM="drafter") == "True True\nvllm's\n4\n"
-    assert python(code, VERSION="0.33.0", SPEC_OPS_VLLM="") == "False True\n"
-    said = python(code, VERSION="0.34.0", SPEC_OPS_VLLM="drafter")
-    assert said.startswith("ArgumentError vllm 0.34.0 is not known") and "False True" in said
-    said = python(code, VERSION="0.31.0", SPEC_OPS_VLLM="drafter".replace("drafter", ""))
-    assert said == "False True\n"

@@ -123,6 +123,116 @@ def test_a_stopping_criterion_ends_the_text():
     assert text == generate()[:23]
 
 
+class Streamer:
+    """What a streamer of transformers is told."""
+
+    def __init__(self):
+        self.told, self.ended = [], 0
+
+    def put(self, value):
+        self.told += value.reshape(-1).tolist()
+
+    def end(self):
+        self.ended += 1
+
+
+@pytest.mark.parametrize("draft", ["none", "suffix"])
+def test_a_streamer_gets_the_text_and_its_end(draft):
+    """`generate` gives a callable `custom_generate` no streamer."""
+    model()
+    streamer, other = Streamer(), Streamer()
+    text = generate(streamer=streamer, custom_generate=decoder(draft))
+    assert streamer.told == text == generate(streamer=other) and streamer.ended == 1
+    assert other.told == text
+    # Around the decoder there may be a function.
+    streamer, made = Streamer(), decoder(draft)
+    generate(streamer=streamer, custom_generate=lambda *args, **kwargs: made(*args, **kwargs))
+    assert streamer.told == text and streamer.ended == 1
+    # A reader ends with a text that is refused, too.
+    streamer = Streamer()
+    with pytest.raises(NotImplementedError, match="TypicalLogitsWarper"):
+        generate(do_sample=True, typical_p=0.5, streamer=streamer, custom_generate=decoder())
+    assert streamer.ended == 1
+
+
+def test_a_reader_in_another_thread_ends():
+    model()
+    import threading
+
+    from transformers import TextIteratorStreamer
+
+    class Words:
+        def decode(self, tokens, **_):
+            return " ".join(map(str, tokens)) + " "
+
+    streamer = TextIteratorStreamer(Words(), skip_prompt=True, timeout=60)
+    thread = threading.Thread(
+        target=generate, kwargs={"streamer": streamer, "custom_generate": decoder()}
+    )
+    thread.start()
+    read = "".join(streamer)
+    thread.join()
+    assert [int(word) for word in read.split()] == generate()[5:]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"penalty_alpha": 0.6, "top_k": 4},
+        {"num_beams": 3},
+        {"use_mtp": True},
+        {"prompt_lookup_num_tokens": 3},
+        {"dola_layers": "low"},
+        {"force_words_ids": [[5]]},
+        {"prefill_chunk_size": 2},
+        {"assistant_early_exit": 1},
+        {"synced_gpus": True},
+    ],
+)
+def test_settings_without_an_operator_are_refused(setting):
+    model()
+    name = next(iter(setting))
+    with pytest.raises(NotImplementedError, match=name):
+        generate(**setting, custom_generate=decoder())
+    with pytest.raises(NotImplementedError, match="assistant_model"):
+        generate(assistant_model=model(), custom_generate=decoder())
+
+
+def test_inputs_that_the_model_would_not_get_are_refused():
+    model()
+    import torch
+    from transformers import DynamicCache
+
+    ids = torch.tensor([[5, 9, 5]])
+    embedded = model().get_input_embeddings()(ids)
+    with pytest.raises(NotImplementedError, match="inputs_embeds"):
+        model().generate(inputs_embeds=embedded, max_new_tokens=2, custom_generate=decoder())
+    with pytest.raises(NotImplementedError, match="position_ids"):
+        places = torch.tensor([[0, 1, 5]])
+        model().generate(ids, position_ids=places, max_new_tokens=2, custom_generate=decoder())
+    # Without a mask, the mask and the positions that are all there, and an empty cache, it goes.
+    want = model().generate(ids, max_new_tokens=4).tolist()
+    for given in (
+        {"attention_mask": torch.ones_like(ids)},
+        {"position_ids": torch.arange(3)[None]},
+        {"cache" if takes_cache() else "past_key_values": DynamicCache(config=model().config)},
+    ):
+        found = model().generate(ids, max_new_tokens=4, **given, custom_generate=decoder())
+        assert found.tolist() == want
+    used = DynamicCache(config=model().config)
+    model()(ids[:, :2], **{"cache" if takes_cache() else "past_key_values": used})
+    with pytest.raises(NotImplementedError, match="cache that is in use"):
+        name = "cache" if takes_cache() else "past_key_values"
+        model().generate(ids, max_new_tokens=2, **{name: used}, custom_generate=decoder())
+
+
+def takes_cache():
+    """Newer versions of transformers have the cache by another name."""
+    import inspect
+
+    return "cache" in inspect.signature(type(model()).forward).parameters
+
+
 def test_what_is_not_known_is_refused():
     model()
     import torch

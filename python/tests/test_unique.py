@@ -54,3 +54,38 @@ def test_numpy_agrees(n):
     distinct, places = np.unique(keys, return_inverse=True)
     assert np.array_equal(made.unique[: int(made.count[0])], distinct)
     assert np.array_equal(made.inverse, places)
+
+
+@pytest.mark.parametrize("keys", [[3, 1, 3], (3, 1), 3, "31", {3: 1}, np.int64(3)])
+def test_what_is_no_array_is_refused(keys):
+    """With the package's own exception, as by every function."""
+    with pytest.raises(spec_ops.DtypeError, match="`keys` is a"):
+        spec_ops.torch_unique(keys)
+    with pytest.raises(spec_ops.ArgumentError, match="`keys` is absent"):
+        spec_ops.torch_unique(None)
+
+
+def test_other_exceptions_are_causes():
+    """What an array's library raises is the cause of an exception of this package."""
+    with pytest.raises(spec_ops.DtypeError, match="`keys` cannot be read") as raised:
+        spec_ops.torch_unique(torch.eye(3, dtype=torch.int64).to_sparse())
+    assert raised.value.__cause__ is not None
+    with pytest.raises(spec_ops.DtypeError, match="`keys` is f32"):
+        spec_ops.torch_unique(np.ones(3, np.float32))
+
+
+def test_an_array_without_ravel():
+    """Of a library that has DLPack and nothing else."""
+
+    class Own:
+        def __init__(self, array):
+            self.array, self.shape = array, array.shape
+
+        def __dlpack__(self, **how):
+            return self.array.__dlpack__(**how)
+
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+
+    keys, counts = spec_ops.torch_unique(Own(np.array([3, 1, 3])), return_counts=True)
+    assert keys.tolist() == [1, 3] and counts.tolist() == [1, 2]

@@ -1,12 +1,12 @@
 //! The file of a corpus: see [`Corpus::save`](super::Corpus::save) for its format.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
 
 use spec_core::{Device, Error, ErrorKind, Result, Status, dtype};
 
+use super::replace::replace;
 use super::{CorpusToken, MAX};
 
 const MAGIC: &[u8; 8] = b"SPECCORP";
@@ -34,6 +34,11 @@ fn failed(device: Device, doing: &str, path: &Path, error: &io::Error) -> Error 
 /// The tokens of a file.
 pub(super) fn read<T: CorpusToken>(device: Device, path: &Path) -> Result<Vec<T>> {
     let io = |error: io::Error| failed(device, "read", path, &error);
+    // A pipe that nobody writes to would be opened for ever.
+    if !fs::metadata(path).map_err(io)?.is_file() {
+        let expected = "a corpus, which is a regular file".to_owned();
+        return Err(damaged(path, "not a regular file", expected));
+    }
     let mut file = File::open(path).map_err(io)?;
     let size = file.metadata().map_err(io)?.len();
     let mut head = [0; HEAD];
@@ -113,44 +118,6 @@ pub(super) fn write<T: CorpusToken>(device: Device, path: &Path, tokens: &[T]) -
     let sum = checksum(&head, &tokens).to_le_bytes();
     let parts = [&head[..], dtype::as_bytes(&tokens), &sum];
     replace(path, &parts).map_err(|error| failed(device, "save", path, &error))
-}
-
-fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
-    // Through a symbolic link, the file behind it is replaced.
-    let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let partial = partial(&place)?;
-    let written = (|| {
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let mut file = options.open(&partial)?;
-        parts.iter().try_for_each(|part| file.write_all(part))?;
-        file.sync_all()?;
-        fs::rename(&partial, &place)
-    })();
-    if written.is_err() {
-        // The error that is reported is the first one.
-        _ = fs::remove_file(&partial);
-        return written;
-    }
-    // The name itself, where a folder can be synced.
-    let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty());
-    if let Ok(folder) = File::open(folder.unwrap_or(Path::new("."))) {
-        _ = folder.sync_all();
-    }
-    Ok(())
-}
-
-/// A name beside `path` that no other thread or process uses at the same time.
-fn partial(path: &Path) -> io::Result<PathBuf> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
-    let (process, next) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    let mut partial = std::ffi::OsString::from(".");
-    partial.push(name);
-    partial.push(format!(".{process}-{next}.partial"));
-    Ok(path.with_file_name(partial))
 }
 
 #[cfg(test)]

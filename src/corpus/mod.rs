@@ -68,6 +68,7 @@
 //! for each tenant. [`clear`](Corpus::clear) forgets all texts. A saved file has them in clear.
 
 mod file;
+mod replace;
 
 use std::path::Path;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -160,8 +161,8 @@ impl<T: CorpusToken> Corpus<T> {
     /// tokens than `limit`, the oldest texts are left out.
     ///
     /// # Errors
-    /// As [`new`](Self::new); status 3 for a file that is damaged, no corpus, or one of the other
-    /// type of tokens, 1 where it cannot be read.
+    /// As [`new`](Self::new); status 3 for a file that is damaged, no corpus, no regular file, or one
+    /// of the other type of tokens, 1 where it cannot be read.
     pub fn load(handle: &Handle, path: impl AsRef<Path>, limit: usize) -> Result<Self> {
         check_limit(limit)?;
         let known = file::read(handle.device(), path.as_ref())?;
@@ -265,7 +266,9 @@ impl<T: CorpusToken> Corpus<T> {
     }
 
     /// Saves the texts to a file that replaces the one at `path` when it is complete and safe on
-    /// disk. The file can be read by its owner alone. Appending goes on meanwhile.
+    /// disk. The file can be read by its owner alone. Appending goes on meanwhile, and so do other
+    /// saves to the same path, the last of which stays. What a save that was killed has left beside
+    /// `path` is removed by the next one.
     ///
     /// The file has these numbers, each with its least byte first:
     ///
@@ -279,7 +282,8 @@ impl<T: CorpusToken> Corpus<T> {
     /// | 4 | the CRC-32 (that of gzip) of all bytes before |
     ///
     /// # Errors
-    /// Status 1 where the file cannot be written. What was at `path` before is then still there.
+    /// Status 1 where the file cannot be written, or where something else than a regular file is at
+    /// `path`. What was at `path` before is then still there.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         file::write(self.device, path.as_ref(), &self.to_vec())
     }

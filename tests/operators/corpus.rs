@@ -267,3 +267,104 @@ fn a_save_that_fails_leaves_the_file() {
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
+
+/// Names that begin as those of other saves to the same path: of other processes with the same
+/// number, of saves that were killed, and of saves that go on.
+#[test]
+fn a_save_removes_what_killed_ones_left_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: String| folder.path().join(name);
+    let path = at("corpus.bin".to_owned());
+    let corpus = Corpus::<i32>::new(&Handle::cpu().unwrap(), 100).unwrap();
+    corpus.append(&[1, 2]).unwrap();
+    let process = std::process::id();
+    let numbered: Vec<_> =
+        (0..300).map(|n| at(format!(".corpus.bin.{process}-{n}.partial"))).collect();
+    let random = |n: u64| at(format!(".corpus.bin.{n:016x}.partial"));
+    let (left, running, other) = (random(1), random(2), at(format!(".other.{:016x}.partial", 3)));
+    for path in numbered.iter().chain([&left, &running, &other]) {
+        std::fs::write(path, b"half").unwrap();
+    }
+    let lock = std::fs::File::open(&running).unwrap();
+    lock.lock().unwrap();
+    corpus.save(&path).unwrap();
+    assert_eq!(Corpus::<i32>::load(&Handle::cpu().unwrap(), &path, 100).unwrap().len(), 3);
+    assert!(numbered.iter().chain([&running, &other]).all(|path| path.exists()));
+    assert!(!left.exists());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), numbered.len() + 3);
+    drop(lock);
+    // A name as long as a file's may be.
+    let long = at("n".repeat(250));
+    corpus.save(&long).unwrap();
+    corpus.save(&path).unwrap();
+    assert!(!running.exists());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), numbered.len() + 3);
+}
+
+/// Threads that save to one path at the same time all succeed, and one of their files stays.
+#[test]
+fn saves_to_one_path_at_the_same_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("corpus.bin");
+    let cpu = Handle::cpu().unwrap();
+    let corpora: Vec<_> = (1..5)
+        .map(|first| {
+            let corpus = Corpus::<i32>::new(&cpu, 100).unwrap();
+            corpus.append(&vec![first; 5 * first as usize]).unwrap();
+            corpus
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        for corpus in &corpora {
+            let path = &path;
+            scope.spawn(move || (0..20).for_each(|_| corpus.save(path).unwrap()));
+        }
+    });
+    let last = Corpus::<i32>::load(&cpu, &path, 100).unwrap().to_vec();
+    assert!(corpora.iter().any(|corpus| corpus.to_vec() == last));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+/// What is no regular file is neither replaced nor read: a pipe, a socket, and links to them.
+#[test]
+#[cfg(unix)]
+fn other_files_are_neither_replaced_nor_read() {
+    use std::os::unix::fs::{FileTypeExt, symlink};
+
+    let folder = tempfile::tempdir().unwrap();
+    let (pipe, socket) = (folder.path().join("pipe"), folder.path().join("socket"));
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let links = [folder.path().join("to pipe"), folder.path().join("to socket")];
+    symlink(&pipe, &links[0]).unwrap();
+    symlink(&socket, &links[1]).unwrap();
+    let cpu = Handle::cpu().unwrap();
+    let corpus = Corpus::<i32>::new(&cpu, 100).unwrap();
+    for path in [&pipe, &socket, &links[0], &links[1]] {
+        let error = corpus.save(path).unwrap_err();
+        assert_eq!(error.status(), Status::InternalError, "{error}");
+        assert!(error.to_string().contains("not a regular file"), "{error}");
+        let error = Corpus::<i32>::load(&cpu, path, 100).unwrap_err();
+        assert_eq!(error.status(), Status::BadParam, "{error}");
+        assert!(error.to_string().contains("not a regular file"), "{error}");
+    }
+    assert!(std::fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo());
+    assert!(std::fs::symlink_metadata(&socket).unwrap().file_type().is_socket());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 4);
+    for device in ["/dev/null", "/dev/zero"] {
+        let error = Corpus::<i32>::load(&cpu, device, 100).unwrap_err();
+        assert!(error.to_string().contains("not a regular file"), "{error}");
+    }
+    // A link to a file stays one, and a link to nothing is replaced.
+    let (file, link) = (folder.path().join("file"), folder.path().join("to file"));
+    corpus.save(&file).unwrap();
+    symlink("file", &link).unwrap();
+    corpus.append(&[1]).unwrap();
+    corpus.save(&link).unwrap();
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!(Corpus::<i32>::load(&cpu, &file, 100).unwrap().len(), 2);
+    let link = folder.path().join("to nothing");
+    symlink("nothing", &link).unwrap();
+    corpus.save(&link).unwrap();
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_file());
+}

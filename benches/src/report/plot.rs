@@ -192,30 +192,32 @@ pub fn rooflines(machines: &[Report]) -> Result<Vec<Figure>, Error> {
         machines.iter().flat_map(|report| report.devices.iter().map(move |d| (report, d)));
     let mut panels: Vec<_> = devices.map(|(report, device)| roofline(report, &device.id)).collect();
     panels.retain(|panel| !panel.series.is_empty());
-    draw_all("rooflines", "bytes a second over the bytes that a call must move", &panels, HEIGHT)
+    draw_all("rooflines", "bytes per second over the bytes that a call must move", &panels, HEIGHT)
 }
 
 fn roofline(report: &Report, device: &str) -> Panel {
-    let rate: Axis = ("bytes a second".into(), |rate| plain(&bytes(rate)) + "/s");
+    let rate: Axis = ("bytes per second".into(), |rate| plain(&bytes(rate)) + "/s");
     let moved: Axis = ("bytes that a call must move".into(), |moved| plain(&bytes(moved)));
     let title = ["roofline".to_owned(), device_words(report, device)];
     let mut panel = Panel::new(title, [moved, rate]);
     let rows = report.measurements.iter().filter(|row| row.role == Role::Spec && row.bytes > 0);
-    let (mut fewest, mut max, mut fastest) = (f64::INFINITY, 0f64, f64::INFINITY);
+    let mut fastest = f64::INFINITY;
     for row in rows.filter(|row| row.device == device) {
         let (bytes, median) = (row.bytes as f64, row.median_us());
         let (low, high) = spread(&row.samples_us);
         let bar = (Along::Y, bytes / high * 1e6, bytes / low * 1e6);
         panel.add(&row.operator, Kind::Points, (bytes, bytes / median * 1e6), Some(bar));
-        (fewest, max, fastest) = (fewest.min(bytes), max.max(bytes), fastest.min(median));
+        fastest = fastest.min(median);
     }
-    let known = report.device(device).filter(|_| max > 0.0);
+    let known = report.device(device).filter(|_| fastest.is_finite());
     let Some(copy) = known.and_then(|device| device.copy_bytes_per_second) else { return panel };
     // Rows that are timed by timestamps within a submission do not include the cost of the
     // submission, so an overhead above the fastest row is no bound.
     let overhead = known.and_then(|device| device.overhead_us).filter(|us| *us <= fastest);
+    // From edge to edge: all shapes may move the same number of bytes.
+    let edges = decades(panel.values(Along::X));
     for i in 0..=60 {
-        let bytes = fewest * (max / fewest).powf(f64::from(i) / 60.0);
+        let bytes = edges.start * (edges.end / edges.start).powf(f64::from(i) / 60.0);
         panel.add("a large copy", Kind::Bound, (bytes, copy), None);
         if let Some(us) = overhead {
             let rate = bytes / (bytes / copy + us * 1e-6);
@@ -370,6 +372,52 @@ fn plain(words: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::{DeviceRecord, Measurement};
+
+    #[test]
+    fn the_line_of_a_copy_goes_from_edge_to_edge() {
+        let row = |bytes: u64| Measurement {
+            operator: "unique".to_owned(),
+            shape: format!("{bytes} bytes"),
+            series: String::new(),
+            size: 1.0,
+            size_unit: "keys".to_owned(),
+            device: "cpu".to_owned(),
+            implementation: "spec".to_owned(),
+            role: Role::Spec,
+            method: String::new(),
+            samples_us: vec![2.0],
+            bytes,
+            goal_us: None,
+            goal_from: None,
+            check: String::new(),
+        };
+        let device = DeviceRecord {
+            id: "cpu".to_owned(),
+            copy_bytes_per_second: Some(1e9),
+            overhead_us: Some(1.0),
+            ..DeviceRecord::default()
+        };
+        // Shapes that move the same number of bytes, and others.
+        for bytes in [vec![4096; 3], vec![4096], vec![1 << 10, 1 << 20]] {
+            let report = Report {
+                devices: vec![device.clone()],
+                measurements: bytes.into_iter().map(row).collect(),
+                ..Report::default()
+            };
+            let panel = roofline(&report, "cpu");
+            let points = panel.series.iter().filter(|series| series.kind == Kind::Points);
+            let edges = decades(points.flat_map(|series| &series.points).map(|point| point.at.0));
+            let bounds: Vec<_> =
+                panel.series.iter().filter(|series| series.kind == Kind::Bound).collect();
+            assert_eq!(bounds.len(), 2);
+            for bound in bounds {
+                let (first, last) = (bound.points[0].at.0, bound.points[60].at.0);
+                assert_eq!(first, edges.start, "{}", bound.name);
+                assert!((last / edges.end - 1.0).abs() < 1e-9, "{}: {last}", bound.name);
+            }
+        }
+    }
 
     #[test]
     fn an_axis_holds_its_values_in_whole_decades() {

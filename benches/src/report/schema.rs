@@ -175,6 +175,9 @@ pub struct Measurement {
     /// there is a goal.
     #[serde(default)]
     pub goal_us: Option<f64>,
+    /// Where the goal comes from: `a third of the time of plain loop`.
+    #[serde(default)]
+    pub goal_from: Option<String>,
     /// What the timed call's result was compared with: `CPU backend, every
     /// element`.
     pub check: String,

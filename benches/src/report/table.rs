@@ -14,7 +14,7 @@ x spec: how many times as long as this library's it is; above 1 this library is 
 /// All rows of a report, in one table per operator and device, and an explanation of
 /// the columns.
 ///
-/// Each shape has a line with its floor and its goal. Below this line, each
+/// Each shape has a line with its floor, its goal and where the goal comes from. Below this line, each
 /// implementation has a line with the median time of a call, the interval that holds
 /// the middle four fifths of the samples, the median divided by the floor, and the
 /// median divided by this library's median.
@@ -53,7 +53,10 @@ fn group_text(group: &Group<'_>) -> String {
     let mut rows = rows[1..].iter();
     for work in &group.works {
         let floor = work.floor_us.map(|us| format!(", floor {}", time(us)));
-        let goal = work.spec().and_then(|row| row.goal()).map(|goal| format!(", goal {goal}"));
+        let goal = work.spec().and_then(|row| {
+            let from = row.goal_from.as_deref().map(|from| format!(" ({from})"));
+            Some(format!(", goal {}{}", row.goal()?, from.unwrap_or_default()))
+        });
         let (floor, goal) = (floor.unwrap_or_default(), goal.unwrap_or_default());
         // Writing to a string cannot fail.
         let _ = writeln!(out, "  {}{floor}{goal}", work.shape);

@@ -123,7 +123,7 @@ impl Measurement {
         (&self.implementation, self.role)
     }
 
-    /// The goal as text, if there is a goal.
+    /// The goal as text, if there is a goal, without where it comes from.
     pub(crate) fn goal(&self) -> Option<String> {
         let missed = if self.goal_met()? { "" } else { ", missed" };
         Some(format!("{}{missed}", time(self.goal_us?)))

@@ -26,6 +26,7 @@ pub fn row(
         samples_us: around.map(|part| (part * median * 1e3).round() / 1e3).to_vec(),
         bytes: tokens as u64 * 1024,
         goal_us: None,
+        goal_from: None,
         check: "CPU backend, every element".into(),
     }
 }
@@ -60,8 +61,9 @@ pub fn report() -> Report {
     ] {
         let mut ours = row("cuda:0", tokens, "spec", Role::Spec, spec);
         ours.goal_us = Some(goal);
+        ours.goal_from = Some("set for this GPU".into());
         report.measurements.push(ours);
-        report.measurements.push(row("cuda:0", tokens, "block a token", Role::Seed, seed));
+        report.measurements.push(row("cuda:0", tokens, "block per token", Role::Seed, seed));
         report.measurements.push(row("cuda:0", tokens, "torch <ops> & more", Role::Peer, peer));
         report.measurements.push(row("cpu", tokens, "spec", Role::Spec, spec * 100.0));
         report.measurements.push(row("cpu", tokens, "plain loop", Role::Baseline, seed * 100.0));

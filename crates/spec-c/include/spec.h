@@ -464,8 +464,8 @@ spec_status spec_corpus_create(const spec_handle *handle,
  * wrote. Of a file that has more tokens than `limit`, the oldest texts are left out.
  *
  * # Errors
- * As `spec_corpus_create`; status 3 for a file that is damaged, no corpus, or one of the other
- * dtype, and for a path that is not UTF-8; 1 if the file cannot be read.
+ * As `spec_corpus_create`; status 3 for a file that is damaged, no corpus, no regular file, or one
+ * of the other dtype, and for a path that is not UTF-8; 1 if the file cannot be read.
  *
  * # Safety
  * As for `spec_corpus_create`; `path` is NULL or text that ends with a zero.
@@ -478,11 +478,13 @@ spec_status spec_corpus_load(const spec_handle *handle,
 
 /**
  * Saves the texts to a file, which replaces the one at `path` when it is complete and safe on disk.
- * Only its owner can read the file. Other threads may append meanwhile.
+ * Only its owner can read the file. Other threads may append meanwhile. Of saves to one path at the
+ * same time, the last one stays. What a killed save has left beside `path` is removed by the next.
  *
  * # Errors
- * Status 1 if the file cannot be written; what was at `path` before is then still there. 4 for a
- * null pointer, 3 for a corpus that was destroyed or a path that is not UTF-8.
+ * Status 1 if the file cannot be written, or if `path` is something else than a regular file; what
+ * was at `path` before is then still there. 4 for a null pointer, 3 for a corpus that was destroyed
+ * or a path that is not UTF-8.
  *
  * # Safety
  * `corpus` is from this library; `path` is NULL or text that ends with a zero.
@@ -2435,7 +2437,7 @@ typedef struct {
      */
     spec_tensor flags;
     /**
-     * `[batch]`, i32: read, optional.
+     * `[batch]`, i32 or u32 or i64: read, optional.
      * The row of `tokens` and `lengths` that each request has; -1 for padding. Absent:
      * request b has row b.
      */
@@ -2477,7 +2479,7 @@ typedef struct {
      */
     void *flags;
     /**
-     * `[batch]`, i32: read, optional.
+     * `[batch]`, i32 or u32 or i64: read, optional.
      */
     const void *requests;
     /**
@@ -2496,7 +2498,7 @@ typedef struct {
  *
  * - `tokens` `[slots, most]`, i64 or i32 or u32: read.
  * - `lengths` `[slots] or [slots, 1]`, i32 or i64: read.
- * - `requests` `[batch]`, i32: read, optional.
+ * - `requests` `[batch]`, i32 or u32 or i64: read, optional.
  * - `max_drafts` `[batch]`, i32: read, optional.
  * - `drafts` `[batch, max_draft]`, i64 or i32 or u32: written.
  * - `counts` `[batch] or [batch, 1]`, i32: written.
@@ -2669,7 +2671,7 @@ typedef struct {
      */
     spec_tensor flags;
     /**
-     * `[batch]`, i32: read, optional.
+     * `[batch]`, i32 or u32 or i64: read, optional.
      * The row of `tokens` and `lengths` that each request has; -1 for padding. Absent:
      * request b has row b.
      */
@@ -2738,7 +2740,7 @@ typedef struct {
      */
     void *flags;
     /**
-     * `[batch]`, i32: read, optional.
+     * `[batch]`, i32 or u32 or i64: read, optional.
      */
     const void *requests;
     /**
@@ -2757,7 +2759,7 @@ typedef struct {
  *
  * - `tokens` `[slots, max_len]`, i64 or i32 or u32: read.
  * - `lengths` `[slots] or [slots, 1]`, i32 or i64: read.
- * - `requests` `[batch]`, i32: read, optional.
+ * - `requests` `[batch]`, i32 or u32 or i64: read, optional.
  * - `max_drafts` `[batch]`, i32: read, optional.
  * - `corpus` `[m]`, i64 or i32 or u32: read, optional.
  * - `corpus_length` `[1]`, i32 or i64: read, optional.

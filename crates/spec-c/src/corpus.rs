@@ -171,8 +171,8 @@ pub unsafe extern "C" fn spec_corpus_create(
 /// wrote. Of a file that has more tokens than `limit`, the oldest texts are left out.
 ///
 /// # Errors
-/// As `spec_corpus_create`; status 3 for a file that is damaged, no corpus, or one of the other
-/// dtype, and for a path that is not UTF-8; 1 if the file cannot be read.
+/// As `spec_corpus_create`; status 3 for a file that is damaged, no corpus, no regular file, or one
+/// of the other dtype, and for a path that is not UTF-8; 1 if the file cannot be read.
 ///
 /// # Safety
 /// As for `spec_corpus_create`; `path` is NULL or text that ends with a zero.
@@ -200,11 +200,13 @@ pub unsafe extern "C" fn spec_corpus_load(
 }
 
 /// Saves the texts to a file, which replaces the one at `path` when it is complete and safe on disk.
-/// Only its owner can read the file. Other threads may append meanwhile.
+/// Only its owner can read the file. Other threads may append meanwhile. Of saves to one path at the
+/// same time, the last one stays. What a killed save has left beside `path` is removed by the next.
 ///
 /// # Errors
-/// Status 1 if the file cannot be written; what was at `path` before is then still there. 4 for a
-/// null pointer, 3 for a corpus that was destroyed or a path that is not UTF-8.
+/// Status 1 if the file cannot be written, or if `path` is something else than a regular file; what
+/// was at `path` before is then still there. 4 for a null pointer, 3 for a corpus that was destroyed
+/// or a path that is not UTF-8.
 ///
 /// # Safety
 /// `corpus` is from this library; `path` is NULL or text that ends with a zero.

@@ -18,7 +18,7 @@ pub struct Formats {
     /// zstd has compressed is decompressed (zstd: in builds with the feature zstd).
     #[arg(long, conflicts_with_all = ["text", "csv", "column"])]
     raw: bool,
-    /// The inputs are text, one decimal number a line; so is the output
+    /// The inputs are text, one decimal number per line; so is the output
     #[arg(long, conflicts_with_all = ["csv", "column"])]
     text: bool,
     /// The inputs are CSV, whose first line names the columns; so is the output
@@ -29,8 +29,9 @@ pub struct Formats {
         doc = "The inputs are Parquet or Arrow files, or folders of them, or CSV; the column of \
                keys in them",
         doc = "",
-        doc = "A date or a time is the integer that it is stored as. Without --csv the output is a \
-               Parquet file with a column of that name."
+        doc = "A column in a structure is named with dots, as in user.id. A date is its number of \
+               days since 1970, a time counts the unit of its column, and a second is 1000 \
+               milliseconds. Without --csv the output is a Parquet file with a column of that name."
     )]
     #[cfg_attr(
         not(feature = "parquet"),
@@ -205,17 +206,26 @@ impl Formats {
             Content::Unknown => return Ok(()),
             Content::Numbers | Content::Text if is_text => return Ok(()),
             Content::Numbers => "--text reads that".to_owned(),
-            Content::Text => "--text reads one number a line (--skip-lines 1 skips a header), \
+            Content::Text => "--text reads one number per line (--skip-lines 1 skips a header), \
                               --csv --column NAME a column"
                 .to_owned(),
             Content::Parquet | Content::Arrow if cfg!(feature = "parquet") => {
                 "--column NAME reads a column of it".to_owned()
             }
             Content::Parquet | Content::Arrow => LEFT_OUT.to_owned(),
+            Content::ArrowStream => "write it as an Arrow or Parquet file, of which --column NAME \
+                                     reads a column"
+                .to_owned(),
             Content::Numpy => "write its array with `tofile` instead".to_owned(),
+            Content::Utf16 => "write it in UTF-8".to_owned(),
+            Content::Foreign(_) => "write its keys as raw numbers, text, CSV or Parquet".to_owned(),
             _ => "decompress it first".to_owned(),
         };
-        let expected = if is_text { "text" } else { "raw keys" };
+        let expected = match content {
+            Content::Utf16 if is_text => "text in UTF-8",
+            _ if is_text => "text",
+            _ => "raw keys",
+        };
         let insist = if is_text { "" } else { "; --raw takes its bytes as they are" };
         let message = format!("is {}, not {expected}; {how}{insist}", content.name());
         Err(spec_external::Error::data(input.name(), Place::Whole, message).into())

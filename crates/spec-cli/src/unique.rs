@@ -32,7 +32,7 @@ static ENDING: AtomicBool = AtomicBool::new(false);
 /// Options of `spec unique`.
 #[derive(Args)]
 pub struct Options {
-    /// Files to read; `-` is stdin
+    /// Files to read; `-` is stdin; a file that is given twice counts twice
     #[arg(required = true, value_name = "FILE")]
     inputs: Vec<PathBuf>,
     /// The file to write; `-` is stdout
@@ -71,7 +71,7 @@ pub struct Options {
     /// Without it, the one that the system names (TMPDIR).
     #[arg(long, value_name = "DIR")]
     temp: Option<PathBuf>,
-    /// Threads that read, compute, merge and write; without it, one a core
+    /// Threads that read, compute, merge and write; without it, one per core
     #[arg(long, value_name = "N", value_parser = parse_threads)]
     threads: Option<NonZeroUsize>,
     /// cpu, cuda, cuda:N, wgpu, wgpu:N, or auto for the best there is
@@ -274,11 +274,11 @@ fn report(options: &Options, summary: &Summary, handle: &Handle) -> Result<()> {
             output::write(&text)?;
         }
     }
-    // If no summary is printed, stderr still reports what was left out. Nulls are no fault of
-    // the input, so with `--quiet` only bad lines are reported.
+    // If no summary is printed, stderr still reports what was left out. Nulls and blank lines are
+    // no fault of the input, so with `--quiet` only bad lines are reported.
     if (options.count_only || options.quiet) && !options.json {
-        let nulls = if options.quiet { String::new() } else { nulls(summary) };
-        let left_out = nulls + &bad_lines(summary);
+        let good = if options.quiet { String::new() } else { nulls(summary) };
+        let left_out = good + &bad_lines(summary);
         if !left_out.is_empty() {
             complain(left_out.trim_end());
         }
@@ -347,6 +347,7 @@ fn in_json(summary: &Summary, handle: &Handle) -> serde_json::Value {
         "skipped_lines": summary.skipped.lines,
         "first_skipped": summary.skipped.first,
         "nulls": summary.skipped.nulls,
+        "blank_lines": summary.skipped.blanks,
         "output_bytes": summary.output_bytes,
         "runs": summary.runs,
         "phases": phases,
@@ -390,12 +391,13 @@ fn in_words(summary: &Summary) -> String {
     text
 }
 
-/// A line that says how many nulls were left out; empty if there were none.
+/// Lines that say how many nulls and blank lines were left out; empty if there were none.
 fn nulls(summary: &Summary) -> String {
-    match summary.skipped.nulls {
+    let line = |name: &str, count: u64| match count {
         0 => String::new(),
-        nulls => format!("nulls       {nulls:>16}\n"),
-    }
+        count => format!("{name:<12}{count:>16}\n"),
+    };
+    line("nulls", summary.skipped.nulls) + &line("blank lines", summary.skipped.blanks)
 }
 
 /// A line that says how many lines were skipped because they hold no key, and which line was the

@@ -134,11 +134,12 @@ fn bad_options_are_refused() {
 #[test]
 fn bad_devices_are_refused() {
     for command in ["decode", "verify"] {
-        for device in ["nonsense", "", "cpu:1", "CUDA", "cuda:", "cuda:x", "gpu:0"] {
+        for device in ["nonsense", "", "CUDA", "cuda:", "cuda:x", "gpu:0"] {
             refused(&[command, "--device", device], "is no device, expected `auto`, `cpu`");
         }
-        let words = "`cuda:99999999999999999999` is no device, expected a smaller index";
-        refused(&[command, "--device", "cuda:99999999999999999999"], words);
+        for device in ["cpu:1", "cuda:99999999999999999999", "wgpu:99999999999999999999"] {
+            refused(&[command, "--device", device], "is no device, expected a smaller number, as");
+        }
         refused(&[command, "--device", "cuda:4000"], "status 6");
         refused(&[command, "--device", "wgpu:4000"], "status 6");
     }
@@ -213,7 +214,7 @@ fn decode_prints_text_and_table() {
     let text = stdout(&["decode", "--tokens", "40", "--device", "cpu"]);
     let saved =
         ["target model", "draft model", "without drafts", "drafting saved", "times as fast"];
-    let words = ["drafted", "accepted", "acceptance rate", "emitted", "tokens a step"];
+    let words = ["drafted", "accepted", "acceptance rate", "emitted", "tokens per step"];
     for word in words.into_iter().chain(saved) {
         assert!(text.contains(word), "no {word} in\n{text}");
     }

@@ -100,14 +100,14 @@ fn what_is_plainly_no_raw_key_is_refused() {
         (
             "n",
             b"12345\n678\n999999\n".repeat(8),
-            "n: is text, one number a line, not raw keys; --text",
+            "n: is text, one number per line, not raw keys; --text",
         ),
-        ("d", b"20240101".to_vec(), "d: is text, one number a line"),
+        ("d", b"20240101".to_vec(), "d: is text, one number per line"),
         ("c", b"id,word\n1,abcdefg\n".repeat(4), "c: is text, not raw keys; --text reads one"),
         ("x", pad(b"\xFD7zXZ\0"), "x: is an xz file, not raw keys; decompress it first"),
         ("z", pad(b"PK\x03\x04"), "z: is a zip file"),
         ("y", pad(b"\x93NUMPY\x01\0"), "y: is a NumPy file, not raw keys; write its array"),
-        ("g", gzip(b"1\n22\n333\n4444\n"), "g: is text, one number a line, not raw keys"),
+        ("g", gzip(b"1\n22\n333\n4444\n"), "g: is text, one number per line, not raw keys"),
     ];
     for (name, content, expected) in &cases {
         fs::write(at.join(name), content).unwrap();
@@ -247,7 +247,7 @@ fn a_column_of_csv_and_text_with_a_header() {
     let output = succeeds(at, &["--csv", "--column", "the id", "a.csv", "-o", "-"]);
     assert_eq!(words(&output.stdout), "the id\n3\n7\n");
     let semicolon = ["--csv", "--column", "the id", "--delimiter", ";", "b.csv.gz", "-o"];
-    let empty = "b.csv.gz: line 3, column 1: column the id is empty";
+    let empty = "b.csv.gz: line 3, column 1: the field `the id` is empty";
     refused(at, &[&semicolon[..], &["out"]].concat(), empty);
     let output = succeeds(at, &[&semicolon[..], &["-", "--skip-nulls"]].concat());
     assert_eq!(words(&output.stdout), "the id\n9\n");

@@ -76,25 +76,16 @@ impl FromStr for DeviceName {
 
     /// Parses `cpu`, `cuda`, `cuda:1`, `wgpu:0`, `auto`.
     fn from_str(text: &str) -> Result<Self> {
-        Self::parse(text, "`auto`, a backend as in `cpu`, or one of its devices as in `cuda:0`")
-    }
-}
-
-impl DeviceName {
-    /// As [`from_str`](FromStr::from_str), with the words that an error lists accepted names in.
-    ///
-    /// # Errors
-    /// [`Error::DeviceName`].
-    pub fn parse(text: &str, names: &'static str) -> Result<Self> {
-        let refused = |expected| Error::DeviceName { text: text.to_owned(), expected };
+        let bad = || Error::DeviceName {
+            text: text.to_owned(),
+            expected: "`auto`, a backend as in `cpu`, or one of its devices as in `cuda:0`".into(),
+        };
         let (backend, index) = match text.trim().split_once(':') {
             None => (text.trim(), None),
             Some((backend, digits)) => {
-                if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-                    return Err(refused(names));
-                }
-                let too_large = |_| refused("a smaller index, as in `cuda:0`");
-                (backend, Some(digits.parse().map_err(too_large)?))
+                let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+                let index = digits.parse().ok().filter(|_| plain).ok_or_else(bad)?;
+                (backend, Some(index))
             }
         };
         let single = matches!(backend, "auto") && index.is_some()
@@ -103,7 +94,7 @@ impl DeviceName {
             || single
             || !backend.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
         {
-            return Err(refused(names));
+            return Err(bad());
         }
         Ok(DeviceName { backend: backend.to_owned(), index })
     }

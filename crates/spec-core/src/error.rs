@@ -123,7 +123,7 @@ pub enum Error {
         /// The text as given.
         text: String,
         /// The accepted forms.
-        expected: &'static str,
+        expected: Cow<'static, str>,
     },
 }
 

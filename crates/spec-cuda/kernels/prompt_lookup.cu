@@ -57,11 +57,11 @@ INLINE void look_up(const Params& p) {
     const Ticket ticket(p.tickets + row, p.number);
     if (lane == 0) hints[warp] = NO_RANK;
     // Without requests, there are as many texts as rows.
-    i32 text = static_cast<i32>(row);
+    i64 text = row;
     u32 limit = p.max_draft;
     if (there && p.max_drafts != nullptr) limit = clamped(p.max_drafts[row], limit);
-    if (there && p.requests != nullptr) text = p.requests[row];
-    const bool known = there && static_cast<u32>(text) < p.texts;
+    if (there && p.requests.data != nullptr) text = p.requests[row];
+    const bool known = there && static_cast<u64>(text) < p.texts;
     const i64 given = known ? p.lengths[text] : 0;
     if (blocks > 1 && threadIdx.x == 0) ticket.begin();
     __syncthreads();

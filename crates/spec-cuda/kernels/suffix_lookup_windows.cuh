@@ -21,9 +21,9 @@ struct Text {
 
 // The row of `tokens` that a request has; NONE for padding and for a request that has no row.
 INLINE u32 row_of(const Params& p, u32 request) {
-    if (p.requests == nullptr) return request;
-    const u32 row = static_cast<u32>(p.requests[request]);
-    return row < p.texts ? row : NONE;
+    if (p.requests.data == nullptr) return request;
+    const u64 row = static_cast<u64>(p.requests[request]);
+    return row < p.texts ? static_cast<u32>(row) : NONE;
 }
 
 template <typename T>

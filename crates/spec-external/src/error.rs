@@ -139,6 +139,23 @@ pub(crate) fn missing<'a>(
     Error::data(path, Place::Whole, message)
 }
 
+/// The index of the only column called `column` among those that a file has.
+#[cfg(feature = "parquet")]
+pub(crate) fn only(path: &Path, column: &str, there: &[&str]) -> Result<usize> {
+    let mut found = there.iter().enumerate().filter(|(_, name)| **name == column);
+    match (found.next(), found.next()) {
+        (Some((index, _)), None) => Ok(index),
+        (None, _) => Err(missing(path, column, there.iter().copied())),
+        _ => Err(twice(path, column)),
+    }
+}
+
+/// The error for a name that two columns of a file have: nothing says which one is meant.
+#[cfg(any(feature = "csv", feature = "parquet"))]
+pub(crate) fn twice(path: &Path, column: &str) -> Error {
+    Error::data(path, Place::Whole, format!("has two columns {column}"))
+}
+
 /// Prints text from a foreign source, such as a path, on one line: control characters, which a
 /// terminal would obey, are escaped.
 struct Printable<T>(T);

@@ -6,6 +6,12 @@ use std::path::{Path, PathBuf};
 
 #[cfg(not(all(feature = "gzip", feature = "zstd")))]
 use crate::Place;
+#[cfg(any(feature = "gzip", feature = "zstd"))]
+use crate::packed::Decompressed;
+#[cfg(feature = "gzip")]
+use crate::packed::gzip;
+#[cfg(feature = "zstd")]
+use crate::packed::zstd;
 use crate::{Content, Error, Result, os};
 
 /// The number of first bytes that tell the form of an input.
@@ -20,7 +26,7 @@ pub struct Input {
     pub(crate) name: PathBuf,
     pub(crate) data: Data,
     /// The first bytes. They have been read from a stream, which repeats them.
-    head: Vec<u8>,
+    pub(crate) head: Vec<u8>,
     /// Bytes of memory that decompressing the input takes.
     pub(crate) memory: usize,
 }
@@ -100,21 +106,22 @@ impl Input {
 
     /// The decompressed content of a gzip or zstd input; any other input itself.
     ///
+    /// Zeros may follow the last member of a gzip file. A zstd file may have windows of up to 2 GiB,
+    /// and frames that are skipped.
+    ///
     /// # Errors
     /// [`Error::Io`] where the first bytes of the input cannot be read or decompressed, and
     /// [`Error::Data`] where this build lacks the feature `gzip` or `zstd` that the input needs.
     pub fn decompressed(self) -> Result<Self> {
         match self.content() {
             #[cfg(feature = "gzip")]
-            Content::Gzip => self.through(|packed, _| {
-                let decoder = flate2::bufread::MultiGzDecoder::new(packed);
-                Ok((Box::new(decoder), 64 << 10))
-            }),
+            Content::Gzip => {
+                self.through(|packed, _| Ok((Box::new(gzip::Members::new(packed)), gzip::MEMORY)))
+            }
             #[cfg(feature = "zstd")]
-            Content::Zstd => self.through(|packed, head| {
-                let decoder = zstd::stream::read::Decoder::with_buffer(packed)?;
-                Ok((Box::new(decoder), zstd_window(head)))
-            }),
+            Content::Zstd => {
+                self.through(|packed, head| Ok((Box::new(zstd::open(packed)?), zstd::memory(head))))
+            }
             #[cfg(not(feature = "gzip"))]
             Content::Gzip => Err(self.left_out("gzip")),
             #[cfg(not(feature = "zstd"))]
@@ -148,7 +155,7 @@ impl Input {
         };
         let decoder = decoder(io::BufReader::with_capacity(PACKED, packed), &head);
         let (reader, memory) = decoder.map_err(|error| Error::io("read", &name, error))?;
-        let input = Self::stream(name, Decompressed { reader, what })?;
+        let input = Self::stream(name, Decompressed::new(reader, what))?;
         Ok(Input { memory: PACKED + memory, ..input })
     }
 }
@@ -160,71 +167,3 @@ type Packed = io::BufReader<Box<dyn Read + Send>>;
 /// The number of bytes of a compressed input that are read at once.
 #[cfg(any(feature = "gzip", feature = "zstd"))]
 const PACKED: usize = 256 << 10;
-
-/// Bytes of memory that the decoder of the first frame holds: its window and a block.
-#[cfg(feature = "zstd")]
-fn zstd_window(head: &[u8]) -> usize {
-    const BLOCK: usize = 256 << 10;
-    // RFC 8878, 3.1.1.1: a descriptor follows the magic number, and the window follows the
-    // descriptor. A frame of a single segment has its size there instead.
-    let Some((&descriptor, rest)) = head.get(4..).and_then(<[u8]>::split_first) else {
-        return BLOCK;
-    };
-    let single_segment = descriptor & 0x20 != 0;
-    let window = if single_segment {
-        let skip = [0, 1, 2, 4][usize::from(descriptor & 3)];
-        let len = [1, 2, 4, 8][usize::from(descriptor >> 6)];
-        let size = rest.get(skip..skip + len).unwrap_or_default();
-        let size = size.iter().rev().fold(0u64, |size, byte| size << 8 | u64::from(*byte));
-        if len == 2 { size + 256 } else { size }
-    } else {
-        let window = u64::from(rest.first().copied().unwrap_or(0));
-        let base = 1 << (10 + (window >> 3));
-        base + base / 8 * (window & 7)
-    };
-    // The decoder refuses larger windows.
-    window.min(128 << 20) as usize + BLOCK
-}
-
-/// The output of a decoder, with errors that distinguish damaged data from a failed read.
-#[cfg(any(feature = "gzip", feature = "zstd"))]
-struct Decompressed<R> {
-    reader: R,
-    what: &'static str,
-}
-
-#[cfg(any(feature = "gzip", feature = "zstd"))]
-impl<R: Read> Read for Decompressed<R> {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.reader.read(bytes).map_err(|error| {
-            let of_the_system = error.raw_os_error().is_some();
-            if of_the_system || error.kind() == io::ErrorKind::Interrupted {
-                return error;
-            }
-            io::Error::other(format!("it is {} and damaged: {error}", self.what))
-        })
-    }
-}
-
-#[cfg(all(test, feature = "zstd"))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_window_of_a_frame_is_what_its_head_says() {
-        for level in [1, 3, 9, 19] {
-            for len in [10, 300, 100_000, 20_000_000usize] {
-                let packed = zstd::encode_all(&vec![7u8; len][..], level).unwrap();
-                let window = zstd_window(&packed);
-                assert!(window < 10 << 20, "level {level}, {len} bytes: {window}");
-                let mut decoder = zstd::stream::read::Decoder::new(&packed[..]).unwrap();
-                let log = window.next_power_of_two().ilog2().max(10);
-                decoder.window_log_max(log).unwrap();
-                assert_eq!(io::copy(&mut decoder, &mut io::sink()).unwrap(), len as u64);
-            }
-        }
-        assert_eq!(zstd_window(b"\x28\xB5\x2F\xFD"), 256 << 10);
-        assert_eq!(zstd_window(b"\x28\xB5\x2F\xFD\x20"), 256 << 10);
-        assert!(zstd_window(b"\x28\xB5\x2F\xFD\x00\xFF") <= (128 << 20) + (256 << 10));
-    }
-}

@@ -63,10 +63,13 @@ mod key;
 mod lane;
 mod lines;
 mod live;
+mod magic;
 mod merge;
 mod options;
 mod os;
 mod output;
+#[cfg(any(feature = "gzip", feature = "zstd"))]
+mod packed;
 mod pipeline;
 mod price;
 pub mod process;

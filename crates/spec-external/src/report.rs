@@ -50,7 +50,7 @@ impl fmt::Display for Phase {
 }
 
 /// Receives the progress of a run, and can stop it. A run reports from any thread, normally at
-/// most 50 times a second.
+/// most 50 times per second.
 pub trait Progress: Sync {
     /// `done` of `total` bytes of `phase` are done: bytes of input in `Read` and `Sort`, of
     /// runs in `Merge`, of keys in `Write`; 0 in other phases. Returning `Break` stops the

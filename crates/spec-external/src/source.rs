@@ -27,7 +27,7 @@ pub trait Source<K: Key>: Send + Sync {
         0
     }
 
-    /// The lines and nulls that were left out so far because the source was told to.
+    /// The lines and nulls that were left out so far because the source was told to, and blank lines.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io) where the place of the first such line
@@ -44,7 +44,7 @@ pub trait Source<K: Key>: Send + Sync {
     fn open(&self, part: usize) -> Result<Box<dyn Part<K> + Send + '_>>;
 }
 
-/// The lines and nulls that a source left out because it was told to.
+/// The lines and nulls that a source left out because it was told to, and blank lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Skipped {
@@ -54,6 +54,8 @@ pub struct Skipped {
     pub first: Option<String>,
     /// The number of nulls in columns, and of empty fields.
     pub nulls: u64,
+    /// The number of blank lines in tables of several columns, which are no records.
+    pub blanks: u64,
 }
 
 /// A part of a [`Source`] that is being read.
@@ -110,9 +112,10 @@ impl<K: Key> Source<K> for Chain<'_, K> {
     fn skipped(&self) -> Result<Skipped> {
         let mut all = Skipped::default();
         for source in &self.sources {
-            let Skipped { lines, first, nulls } = source.skipped()?;
+            let Skipped { lines, first, nulls, blanks } = source.skipped()?;
             all.lines += lines;
             all.nulls += nulls;
+            all.blanks += blanks;
             all.first = all.first.or(first);
         }
         Ok(all)

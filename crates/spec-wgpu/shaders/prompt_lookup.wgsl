@@ -41,7 +41,9 @@ fn prepare(
     }
     var slot = request;
     if has_form(MAPPED) {
-        slot = requests[params.at.b3 + request];
+        let words = select(1u, 2u, has_form(WIDE_REQUESTS));
+        let at = (params.at.b3 + request) * words;
+        slot = row_of(integer(requests[at], requests[at + words - 1u], words));
     }
     // NONE is -1, which is padding.
     var noted = select(BAD_LENGTHS, 0u, slot < params.texts || slot == NONE);

@@ -78,6 +78,8 @@ const HAS_NEXT_SIBLING = 64u;
 const HAS_REQUESTS = 128u;
 const HAS_MAX_DRAFTS = 256u;
 const PAD_WITH_LAST = 512u;
+// Numbers of `requests` have two words.
+const WIDE_REQUESTS = 1024u;
 
 // A request's state.
 const STATE = 16u;
@@ -209,7 +211,9 @@ fn prepare(
     let request = params.row0 + row;
     var slot = request;
     if has(HAS_REQUESTS) {
-        slot = requests[params.at.b5 + request];
+        let words = select(1u, 2u, has(WIDE_REQUESTS));
+        let at = (params.at.b5 + request) * words;
+        slot = row_of(integer(requests[at], requests[at + words - 1u], words));
     }
     let is_known = slot < params.texts;
     let is_here = slot >= params.slot0 && slot < params.slot1;

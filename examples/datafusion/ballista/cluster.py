@@ -383,7 +383,7 @@ def figures(options, folder):
     expected = checks.expected(inputs)
     steps = options.steps.split(",")
     print(f"{options.keys} random keys, {options.runs} runs of each step")
-    print("core seconds for 10^9 keys: median (least to most); million keys a second: best", flush=True)
+    print("core seconds for 10^9 keys: median (least to most); million keys per second: best", flush=True)
     for workers in map(int, options.workers.split(",")):
         sub = folder / f"workers-{workers}"
         sub.mkdir()

@@ -55,7 +55,7 @@ enum Command {
         /// Files whose own text takes the place of answers. Those with one ending are a group.
         files: Vec<PathBuf>,
     },
-    /// Compares drafters on texts that are known, without the model: tokens a run, accepted share.
+    /// Compares drafters on texts that are known, without the model: tokens per run, accepted share.
     Replay {
         /// What `texts` wrote.
         texts: PathBuf,

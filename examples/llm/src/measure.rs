@@ -102,7 +102,7 @@ pub fn rows(model: &Model, turns: usize) -> Result<()> {
     const COUNTS: [usize; 6] = [1, 2, 4, 8, 12, 16];
     let mut all = Vec::new();
     if !model.json {
-        println!("weights  rows: ms a run");
+        println!("weights  rows: ms per run");
     }
     for weights in
         [Weights::Auto, Weights::Q8_0, Weights::Q4_0, Weights::File, Weights::F16, Weights::F32]

@@ -1,5 +1,5 @@
 //! Drafters compared on texts that are known: what each drafts is compared with how the text goes
-//! on (teacher forcing). Verification keeps exactly these drafts, so that tokens a run and the
+//! on (teacher forcing). Verification keeps exactly these drafts, so that tokens per run and the
 //! accepted share are those of decoding, without running the model.
 
 use std::path::{Path, PathBuf};

@@ -84,7 +84,7 @@ fn suffix_lookup() {
             ("tokens", BadTensorDtype, |_, t| t.tokens = TensorDesc::new(F32, [4, 100])),
             ("tokens", BadTensorStrides, |_, t| t.tokens = strided(I64, [4, 100], [1, 4])),
             ("lengths", BadTensorShape, |_, t| t.lengths = TensorDesc::new(I32, [3])),
-            ("requests", BadTensorDtype, |_, t| t.requests = Some(TensorDesc::new(I64, [4]))),
+            ("requests", BadTensorDtype, |_, t| t.requests = Some(TensorDesc::new(F32, [4]))),
             ("requests", BadTensorShape, |_, t| t.requests = Some(TensorDesc::new(I32, [4, 1]))),
             ("drafts", BadTensorShape, |_, t| t.requests = Some(TensorDesc::new(I32, [5]))),
             ("max_drafts", BadTensorShape, |_, t| {
@@ -138,7 +138,7 @@ fn prompt_lookup() {
             ("lengths", BadTensorDtype, |_, t| t.lengths = TensorDesc::new(DType::U32, [4])),
             ("lengths", BadTensorShape, |_, t| t.lengths = TensorDesc::new(I64, [1, 4])),
             ("lengths", BadTensorStrides, |_, t| t.lengths = strided(I64, [4, 1], [3, 1])),
-            ("requests", BadTensorDtype, |_, t| t.requests = Some(TensorDesc::new(I64, [4]))),
+            ("requests", BadTensorDtype, |_, t| t.requests = Some(TensorDesc::new(F32, [4]))),
             ("requests", BadTensorShape, |_, t| t.requests = Some(TensorDesc::new(I32, [2, 2]))),
             ("requests", BadTensorStrides, |_, t| {
                 t.requests = Some(TensorDesc::with_strides(I32, [4], [2]));

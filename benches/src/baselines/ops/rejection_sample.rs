@@ -17,8 +17,8 @@ static KERNELS: Archive = archive!("rejection_sample");
 impl Designs for RejectionSample {
     fn on_cuda(cuda: &Cuda) -> Vec<Design<Self>> {
         vec![
-            Design::new("thread a request", Role::Baseline, cuda, thread),
-            Design::new("block a request, warp reductions", Role::Seed, cuda, block),
+            Design::new("thread per request", Role::Baseline, cuda, thread),
+            Design::new("block per request, warp reductions", Role::Seed, cuda, block),
         ]
     }
 

@@ -17,7 +17,7 @@ static KERNELS: Archive = archive!("topk_router");
 
 impl Designs for TopkRouter {
     fn on_cuda(cuda: &Cuda) -> Vec<Design<Self>> {
-        let name = "block a token, warp sorts, block radix sort";
+        let name = "block per token, warp sorts, block radix sort";
         vec![Design::new(name, Role::Seed, cuda, prepare)]
     }
 

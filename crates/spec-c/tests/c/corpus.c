@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 enum { LIMIT = 256, LEN = 8, DRAFTS = 4, WRITERS = 2, READERS = 2, TEXTS = 300 };
@@ -163,6 +164,21 @@ static int says(const char *words) {
     return strstr(said, words) != NULL;
 }
 
+/* A pipe is neither replaced nor read; reading it would wait for a writer for ever. */
+static void other_files(const spec_corpus *corpus, const char *path) {
+    char pipe[512];
+    struct stat there;
+    spec_corpus *loaded = NULL;
+    snprintf(pipe, sizeof pipe, "%s.pipe", path);
+    EXPECT(mkfifo(pipe, 0600) == 0);
+    EXPECT(spec_corpus_save(corpus, pipe) == SPEC_STATUS_INTERNAL_ERROR);
+    EXPECT(says("not a regular file"));
+    EXPECT(spec_corpus_load(device, SPEC_DTYPE_I32, pipe, 16, &loaded) == SPEC_STATUS_BAD_PARAM);
+    EXPECT(loaded == NULL && says("not a regular file"));
+    EXPECT(lstat(pipe, &there) == 0 && S_ISFIFO(there.st_mode));
+    EXPECT(remove(pipe) == 0);
+}
+
 static void wrong_calls(const char *path) {
     const int32_t text[] = {1, 2};
     const void *tokens = NULL;
@@ -192,6 +208,7 @@ static void wrong_calls(const char *path) {
     EXPECT(spec_corpus_pointers(corpus, &tokens, NULL) == SPEC_STATUS_NULL_POINTER);
     OK(spec_corpus_size(corpus, NULL, NULL));
     EXPECT(spec_corpus_save(corpus, "no/such/folder/file") == SPEC_STATUS_INTERNAL_ERROR);
+    other_files(corpus, path);
     EXPECT(spec_corpus_unlock(corpus) == SPEC_STATUS_BAD_PARAM);
     EXPECT(says("not locked"));
     OK(spec_corpus_lock(corpus));

@@ -28,7 +28,7 @@ pub enum DraftKind {
     Tree,
     /// Draw from the draft model, then copy on (hybrid_mtp_ngram)
     Hybrid,
-    /// No drafts: plain decoding, a token a step
+    /// No drafts: plain decoding, one token per step
     None,
 }
 

@@ -26,7 +26,7 @@ use crate::output::{self, Progress};
 
 /// The most tokens one run emits.
 const MAX_TOKENS: usize = 100_000;
-/// The most drafts a step may have.
+/// The largest number of drafts in a step.
 const MAX_DRAFT_TOKENS: usize = 32;
 
 /// The longest that a run of a model may be asked to take, in milliseconds.
@@ -78,7 +78,7 @@ pub struct Options {
     /// it checks: a model made of counts costs nothing, an LLM does
     #[arg(long, value_name = "MS", default_value = "5", value_parser = parse_model_ms)]
     model_ms: f64,
-    /// The same of the draft model, which makes one draft a run
+    /// The same of the draft model, which makes one draft per run
     #[arg(long, value_name = "MS", default_value = "0.25", value_parser = parse_model_ms)]
     draft_model_ms: f64,
     /// Where the operators run: cpu, cuda:N, wgpu:N, or auto for the best there is
@@ -204,7 +204,7 @@ impl Outcome {
             ("acceptance rate", rate),
             ("emitted", tokens.len().to_string()),
             ("steps", steps.to_string()),
-            ("tokens a step", format!("{:.2}", tokens.len() as f64 / *steps as f64)),
+            ("tokens per step", format!("{:.2}", tokens.len() as f64 / *steps as f64)),
         ];
         for (name, value) in rows {
             _ = writeln!(out, "{name:<18} {value}");
@@ -235,16 +235,16 @@ impl Outcome {
     fn drafts(&self) -> String {
         let Settings { draft, draft_tokens, .. } = &self.settings;
         match draft {
-            DraftKind::Ngram => format!("n-gram matching, up to {draft_tokens} a step"),
-            DraftKind::Lookup => format!("prompt lookup, up to {draft_tokens} a step"),
-            DraftKind::Suffix => format!("suffix lookup, up to {draft_tokens} a step"),
+            DraftKind::Ngram => format!("n-gram matching, up to {draft_tokens} per step"),
+            DraftKind::Lookup => format!("prompt lookup, up to {draft_tokens} per step"),
+            DraftKind::Suffix => format!("suffix lookup, up to {draft_tokens} per step"),
             DraftKind::SuffixTree => {
-                format!("suffix lookup, a tree of up to {draft_tokens} a step")
+                format!("suffix lookup, a tree of up to {draft_tokens} per step")
             }
-            DraftKind::Model => format!("draft model, up to {draft_tokens} a step"),
-            DraftKind::Tree => format!("draft model, a tree of up to {draft_tokens} a step"),
+            DraftKind::Model => format!("draft model, up to {draft_tokens} per step"),
+            DraftKind::Tree => format!("draft model, a tree of up to {draft_tokens} per step"),
             DraftKind::Hybrid => {
-                format!("draft model, then n-gram matching, up to {draft_tokens} a step")
+                format!("draft model, then n-gram matching, up to {draft_tokens} per step")
             }
             DraftKind::None => "none".to_owned(),
         }

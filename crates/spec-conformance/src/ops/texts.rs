@@ -29,7 +29,7 @@ pub(super) fn with_requests<O: Subject>(
             true => rng.pick(&[-1, -1, -1, -2, i32::MIN, i32::MAX, slots as i32, 1 << 20]),
         };
         let rows: Vec<i32> = (0..batch).map(|_| row(rng)).collect();
-        case = case.input("requests", Tensor::vector(rows));
+        case = case.input("requests", requests(rng, rows));
     }
     if rng.chance(3) {
         let limit = |rng: &mut Rng| match rng.chance(wild) {
@@ -40,6 +40,18 @@ pub(super) fn with_requests<O: Subject>(
         case = case.input("max_drafts", Tensor::vector(limits));
     }
     case
+}
+
+/// The slots of requests, as i32 or, with numbers that no i32 can be, as i64.
+fn requests(rng: &mut Rng, rows: Vec<i32>) -> Tensor {
+    if rng.chance(2) {
+        return Tensor::vector(rows);
+    }
+    let wide = |row: i32| match rng.chance(12) {
+        false => i64::from(row),
+        true => i64::from(row) + rng.pick(&[1 << 32, -(1 << 32), 1 << 31]),
+    };
+    Tensor::vector(rows.into_iter().map(wide).collect::<Vec<i64>>())
 }
 
 /// The type of the drafts of tokens of the type `token`.

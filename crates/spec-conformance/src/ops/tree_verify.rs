@@ -116,7 +116,7 @@ impl Packed {
         if rng.chance(3) {
             for _ in 0..rng.between(1, 1 + offsets.len() / 3) {
                 let at = rng.below(offsets.len());
-                let near = offsets[at] + rng.between(0, 6) as i64 - 3;
+                let near = offsets[at].saturating_add(rng.between(0, 6) as i64 - 3);
                 let other = offsets[rng.below(offsets.len())];
                 let wild = [near, near, other, -1, rows, rows + 1, 1 << 31, i64::MIN, i64::MAX];
                 offsets[at] = rng.pick(&wild);

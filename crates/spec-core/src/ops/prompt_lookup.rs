@@ -110,7 +110,7 @@ operator! {
         required lengths: in [I32, I64] "[slots] or [slots, 1]",
         /// The row of `tokens` and `lengths` that each request has; -1 for padding. Absent:
         /// request b has row b.
-        optional requests: in [I32] "[batch]",
+        optional requests: in [I32, U32, I64] "[batch]",
         /// The largest number of drafts of each request, cut to `0 ..= max_draft`. Absent:
         /// `max_draft`.
         optional max_drafts: in [I32] "[batch]",
@@ -158,8 +158,8 @@ pub struct Plan {
     pub lengths: DType,
     /// The drafts; rows are requests.
     pub drafts: Matrix,
-    /// Whether `requests` says which row of `tokens` each request has.
-    pub mapped: bool,
+    /// The dtype of `requests`, the row of `tokens` that each request has, where given.
+    pub requests: Option<DType>,
     /// Whether `max_drafts` has a limit per request.
     pub limited: bool,
 }
@@ -192,7 +192,8 @@ impl Operator for PromptLookup {
         if let Some(flags) = &t.flags {
             c.vector_of(arg::flags, flags, 1)?;
         }
-        let (mapped, limited) = (t.requests.is_some(), t.max_drafts.is_some());
-        Ok(Plan { params: *self, tokens, lengths, drafts, mapped, limited })
+        let requests = t.requests.as_ref().map(TensorDesc::dtype);
+        let limited = t.max_drafts.is_some();
+        Ok(Plan { params: *self, tokens, lengths, drafts, requests, limited })
     }
 }

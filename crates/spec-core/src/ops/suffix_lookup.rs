@@ -111,7 +111,7 @@ operator! {
         required lengths: in [I32, I64] "[slots] or [slots, 1]",
         /// The row of `tokens` and `lengths` that each request has; -1 for padding. Absent:
         /// request b has row b.
-        optional requests: in [I32] "[batch]",
+        optional requests: in [I32, U32, I64] "[batch]",
         /// The largest number of drafts of each request, cut to `0 ..= n`. Absent: n.
         optional max_drafts: in [I32] "[batch]",
         /// Texts of other requests, of the type of `tokens`, with a negative token between two
@@ -198,8 +198,8 @@ pub struct Plan {
     pub corpus: Option<Vector>,
     /// The dtype of `corpus_length`, where given.
     pub corpus_length: Option<DType>,
-    /// Whether `requests` says which row of `tokens` each request has.
-    pub mapped: bool,
+    /// The dtype of `requests`, the row of `tokens` that each request has, where given.
+    pub requests: Option<DType>,
     /// Whether `max_drafts` has a limit per request.
     pub limited: bool,
     /// The drafts; rows are requests.
@@ -287,7 +287,7 @@ impl Operator for SuffixLookup {
             lengths,
             corpus,
             corpus_length: corpus_length.transpose()?.map(|length| length.dtype),
-            mapped: t.requests.is_some(),
+            requests: t.requests.as_ref().map(TensorDesc::dtype),
             limited: t.max_drafts.is_some(),
             drafts,
             parents: matrix(arg::parents, &t.parents, n)?,

@@ -12,7 +12,7 @@ struct Params {
     // Tokens of each text, [texts].
     Integers lengths;
     // The text of each request, [batch], or null.
-    const i32* requests;
+    Integers requests;
     // The most drafts of each request, [batch], or null.
     const i32* max_drafts;
     // Drafts of each request, [batch].
@@ -50,28 +50,29 @@ struct Params {
     u32 reserved;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Params) == 152);
+static_assert(sizeof(Params) == 160);
 static_assert(SPEC_OFFSET(Params, tokens.data) == 0);
 static_assert(SPEC_OFFSET(Params, tokens.stride) == 8);
 static_assert(SPEC_OFFSET(Params, drafts.data) == 16);
 static_assert(SPEC_OFFSET(Params, drafts.stride) == 24);
 static_assert(SPEC_OFFSET(Params, lengths.data) == 32);
 static_assert(SPEC_OFFSET(Params, lengths.wide) == 40);
-static_assert(SPEC_OFFSET(Params, requests) == 48);
-static_assert(SPEC_OFFSET(Params, max_drafts) == 56);
-static_assert(SPEC_OFFSET(Params, counts) == 64);
-static_assert(SPEC_OFFSET(Params, flags) == 72);
-static_assert(SPEC_OFFSET(Params, slots) == 80);
-static_assert(SPEC_OFFSET(Params, tickets) == 88);
-static_assert(SPEC_OFFSET(Params, number) == 96);
-static_assert(SPEC_OFFSET(Params, cols) == 104);
-static_assert(SPEC_OFFSET(Params, max_draft) == 108);
-static_assert(SPEC_OFFSET(Params, batch) == 112);
-static_assert(SPEC_OFFSET(Params, texts) == 116);
-static_assert(SPEC_OFFSET(Params, block_bits) == 120);
-static_assert(SPEC_OFFSET(Params, warp_bits) == 124);
-static_assert(SPEC_OFFSET(Params, max_ngram) == 128);
-static_assert(SPEC_OFFSET(Params, min_ngram) == 132);
-static_assert(SPEC_OFFSET(Params, wide) == 136);
-static_assert(SPEC_OFFSET(Params, pad_with_last) == 140);
-static_assert(SPEC_OFFSET(Params, reserved) == 144);
+static_assert(SPEC_OFFSET(Params, requests.data) == 48);
+static_assert(SPEC_OFFSET(Params, requests.wide) == 56);
+static_assert(SPEC_OFFSET(Params, max_drafts) == 64);
+static_assert(SPEC_OFFSET(Params, counts) == 72);
+static_assert(SPEC_OFFSET(Params, flags) == 80);
+static_assert(SPEC_OFFSET(Params, slots) == 88);
+static_assert(SPEC_OFFSET(Params, tickets) == 96);
+static_assert(SPEC_OFFSET(Params, number) == 104);
+static_assert(SPEC_OFFSET(Params, cols) == 112);
+static_assert(SPEC_OFFSET(Params, max_draft) == 116);
+static_assert(SPEC_OFFSET(Params, batch) == 120);
+static_assert(SPEC_OFFSET(Params, texts) == 124);
+static_assert(SPEC_OFFSET(Params, block_bits) == 128);
+static_assert(SPEC_OFFSET(Params, warp_bits) == 132);
+static_assert(SPEC_OFFSET(Params, max_ngram) == 136);
+static_assert(SPEC_OFFSET(Params, min_ngram) == 140);
+static_assert(SPEC_OFFSET(Params, wide) == 144);
+static_assert(SPEC_OFFSET(Params, pad_with_last) == 148);
+static_assert(SPEC_OFFSET(Params, reserved) == 152);

@@ -4,7 +4,7 @@
 use spec_conformance::launch_params::Header;
 use spec_core::ops::PromptLookup;
 use spec_core::ops::prompt_lookup::{Buffers, Plan};
-use spec_core::{Kernel, Result, Stream, Supports, ViewMut, launch_params};
+use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut, launch_params};
 
 use super::ngram::{Team, check_sizes, number, token_name};
 use crate::Cuda;
@@ -27,7 +27,7 @@ launch_params! {
         /// Tokens of each text, [texts].
         lengths: Integers,
         /// The text of each request, [batch], or null.
-        requests: u64 as "const i32*",
+        requests: Integers,
         /// The most drafts of each request, [batch], or null.
         max_drafts: u64 as "const i32*",
         /// Drafts of each request, [batch].
@@ -128,7 +128,7 @@ unsafe impl Kernel<PromptLookup> for Prepared {
             tokens: cuda.rows(buffers.tokens, &plan.tokens)?,
             drafts: cuda.rows(buffers.drafts, &plan.drafts)?,
             lengths: cuda.integers(buffers.lengths, plan.lengths)?,
-            requests: cuda.pointer(buffers.requests)?,
+            requests: cuda.integers(buffers.requests, plan.requests.unwrap_or(DType::I32))?,
             max_drafts: cuda.pointer(buffers.max_drafts)?,
             counts: cuda.pointer(buffers.counts)?,
             flags: cuda.pointer(buffers.flags)?,

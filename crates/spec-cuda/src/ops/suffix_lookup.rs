@@ -4,7 +4,7 @@
 use spec_conformance::launch_params::Header;
 use spec_core::ops::SuffixLookup;
 use spec_core::ops::suffix_lookup::{Buffers, Plan};
-use spec_core::{Kernel, Matrix, Result, Stream, Supports, ViewMut, launch_params};
+use spec_core::{DType, Kernel, Matrix, Result, Stream, Supports, ViewMut, launch_params};
 
 use super::ngram::{check_sizes, token_name};
 use crate::Cuda;
@@ -49,7 +49,7 @@ launch_params! {
         /// Tokens of each text, [texts].
         lengths: Integers,
         /// The text of each request, [batch], or null.
-        requests: u64 as "const i32*",
+        requests: Integers,
         /// The most drafts of each request, [batch], or null.
         max_drafts: u64 as "const i32*",
         /// How much of the corpus there is, [1], or null for all of it.
@@ -220,7 +220,7 @@ unsafe impl Kernel<SuffixLookup> for Prepared {
             corpus_length: cuda
                 .integers(buffers.corpus_length, plan.corpus_length.unwrap_or(plan.lengths))?,
             corpus: cuda.pointer(buffers.corpus)?,
-            requests: cuda.pointer(buffers.requests)?,
+            requests: cuda.integers(buffers.requests, plan.requests.unwrap_or(DType::I32))?,
             max_drafts: cuda.pointer(buffers.max_drafts)?,
             counts: cuda.pointer(buffers.counts)?,
             match_lengths: cuda.pointer(buffers.match_lengths)?,

@@ -6,33 +6,27 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arrow_array::cast::AsArray;
-use arrow_array::types::{
-    Date32Type, Date64Type, DurationMicrosecondType, DurationMillisecondType,
-    DurationNanosecondType, DurationSecondType, Int8Type, Int16Type, Int32Type, Int64Type,
-    Time32MillisecondType, Time32SecondType, Time64MicrosecondType, Time64NanosecondType,
-    TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
-    TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
-};
-use arrow_array::{Array, ArrayRef, ArrowPrimitiveType};
-use arrow_buffer::{Buffer, MutableBuffer, NullBuffer};
+use arrow_buffer::{Buffer, MutableBuffer};
 use arrow_ipc::convert::try_fb_to_schema;
 use arrow_ipc::reader::{FileDecoder, read_footer_length};
-use arrow_ipc::{Block, RecordBatch, root_as_footer, root_as_message};
-use arrow_schema::{ArrowError, DataType, TimeUnit};
-use spec::dtype::{as_bytes, as_bytes_mut};
-use spec::{DType, Element};
+use arrow_ipc::{Block, Field, Footer, Message, RecordBatch, root_as_footer, root_as_message};
+use arrow_schema::{ArrowError, DataType, Fields, Schema};
+use spec::DType;
 
+use super::arrow_values::{Bad, Values, is_text, key_type};
 use super::pages::{RATIO, SPARE, check_memory};
 use super::reader::Shared;
 use super::{Options, no_key_type, no_text, nulls};
-use crate::error::missing;
+use crate::error::only;
 use crate::{Error, Key, Part, Place, Result, Skipped, Source, os};
 
 /// The smallest number of bytes of record batches in a part, if the file has as many.
 const PART: u64 = 16 << 20;
 /// The number of bytes at the end of a file: the footer's length and the magic word.
 const TAIL: u64 = 10;
+
+/// The largest number of values that are read at once.
+const VALUES: usize = 64 << 10;
 
 /// The number of bytes before the metadata of a record batch: a marker and a length.
 const PREFIX: u64 = 8;
@@ -43,6 +37,8 @@ pub(super) struct ArrowColumn {
     name: String,
     file: Shared,
     dtype: DType,
+    /// The indices of the columns that lead from a column of the file to the one in its structures.
+    inside: Vec<usize>,
     decoder: FileDecoder,
     /// The record batches of the file.
     batches: Vec<Block>,
@@ -63,24 +59,10 @@ impl ArrowColumn {
             return Err(damaged(path, "its numbers are in another machine's order of bytes"));
         }
         let schema = try_fb_to_schema(schema).map_err(|error| bad(&error))?;
-        let names = || schema.fields().iter().map(|field| field.name().as_str());
-        let found = names().position(|there| there == name);
-        let column = found.ok_or_else(|| missing(path, name, names()))?;
-        let dtype = match schema.field(column).data_type() {
-            DataType::UInt64 => DType::U64,
-            DataType::Int64
-            | DataType::Date64
-            | DataType::Time64(_)
-            | DataType::Timestamp(..)
-            | DataType::Duration(_) => DType::I64,
-            DataType::UInt32 | DataType::UInt16 | DataType::UInt8 => DType::U32,
-            DataType::Int32
-            | DataType::Int16
-            | DataType::Int8
-            | DataType::Date32
-            | DataType::Time32(_) => DType::I32,
-            other if other.is_binary() || other.is_string() => return Err(no_text(path, name)),
-            other => return Err(no_key_type(path, name, &other.to_string())),
+        let (column, inside, data_type) = find(path, &schema, name)?;
+        let dtype = match data_type {
+            other if is_text(&other) => return Err(no_text(path, name)),
+            other => key_type(&other).ok_or_else(|| no_key_type(path, name, &other.to_string()))?,
         };
         let batches: Vec<Block> = footer.recordBatches().into_iter().flatten().copied().collect();
         for batch in &batches {
@@ -95,12 +77,14 @@ impl ArrowColumn {
             }
         }
         let version = footer.version();
-        let decoder = FileDecoder::new(Arc::new(schema), version).with_projection(vec![column]);
+        let mut decoder = FileDecoder::new(Arc::new(schema), version).with_projection(vec![column]);
+        read_words(path, &file, &footer, column, &mut decoder)?;
         Ok(ArrowColumn {
             path: path.to_owned(),
             name: name.to_owned(),
             file,
             dtype,
+            inside,
             decoder,
             batches,
             parts,
@@ -114,20 +98,90 @@ impl ArrowColumn {
     }
 
     /// Reads the column of a record batch; `None` where the batch has no data.
-    fn batch(&self, block: &Block) -> Result<Option<ArrayRef>> {
-        let damaged = |words: &str| damaged(&self.path, words);
-        let buffer = MutableBuffer::try_from_len_zeroed(bytes(block) as usize);
-        let mut buffer = buffer.map_err(|error| damaged(&error.to_string()))?;
-        let read = os::read_full(self.file.file(), &mut buffer, block.offset() as u64);
-        if read.map_err(|error| Error::io("read", &self.path, error))? < buffer.len() {
-            return Err(damaged("it ends early"));
-        }
-        let buffer = Buffer::from(buffer);
-        check_batch(block, &buffer).map_err(|words| damaged(&words))?;
+    fn batch(&self, block: &Block) -> Result<Option<Values>> {
+        let buffer = read(&self.path, &self.file, block)?;
+        check_batch(block, &buffer).map_err(|words| damaged(&self.path, &words))?;
         let batch = self.decoder.read_record_batch(block, &buffer);
         let batch = batch.map_err(|error| failed(&self.path, error))?;
-        Ok(batch.map(|batch| batch.column(0).clone()))
+        Ok(batch.map(|batch| Values::find(batch.column(0).clone(), &self.inside)))
     }
+}
+
+/// Finds the only column of a name: the index of a column of the file, the indices of columns that
+/// lead from there into structures, and the type.
+fn find(path: &Path, schema: &Schema, name: &str) -> Result<(usize, Vec<usize>, DataType)> {
+    let mut leaves = Vec::new();
+    add_leaves(schema.fields(), "", &[], &mut leaves);
+    let names: Vec<&str> = leaves.iter().map(|(name, ..)| name.as_str()).collect();
+    let index = only(path, name, &names)?;
+    let (_, indices, data_type) = leaves.swap_remove(index);
+    Ok((indices[0], indices[1..].to_vec(), data_type))
+}
+
+/// Adds the columns that are no structures, those in structures included. The names that lead to a
+/// column are joined by dots, as in Parquet.
+fn add_leaves(
+    fields: &Fields,
+    before: &str,
+    indices: &[usize],
+    leaves: &mut Vec<(String, Vec<usize>, DataType)>,
+) {
+    for (index, field) in fields.iter().enumerate() {
+        let (name, indices) = (format!("{before}{}", field.name()), [indices, &[index]].concat());
+        match field.data_type() {
+            DataType::Struct(fields) => {
+                add_leaves(fields, &format!("{name}."), &indices, leaves);
+            }
+            other => leaves.push((name, indices, other.clone())),
+        }
+    }
+}
+
+/// Reads the dictionaries of a column of the file and of the columns in it.
+fn read_words(
+    path: &Path,
+    file: &Shared,
+    footer: &Footer<'_>,
+    column: usize,
+    decoder: &mut FileDecoder,
+) -> Result<()> {
+    let mut ids = Vec::new();
+    if let Some(fields) = footer.schema().and_then(|schema| schema.fields()) {
+        add_ids(&fields.get(column), &mut ids);
+    }
+    let bad = |words: String| damaged(path, &words);
+    for block in footer.dictionaries().into_iter().flatten() {
+        check_block(block, file.size()).map_err(|words| damaged(path, words))?;
+        // Those of other columns may be large.
+        let head = read(path, file, &Block::new(block.offset(), block.metaDataLength(), 0))?;
+        let message = message(&head).map_err(bad)?;
+        let Some(dictionary) = message.header_as_dictionary_batch() else { continue };
+        if ids.contains(&dictionary.id()) {
+            let buffer = read(path, file, block)?;
+            check_batch(block, &buffer).map_err(bad)?;
+            decoder.read_dictionary(block, &buffer).map_err(|error| failed(path, error))?;
+        }
+    }
+    Ok(())
+}
+
+/// Adds the numbers of the dictionaries of a column and of the columns in it.
+fn add_ids(field: &Field<'_>, ids: &mut Vec<i64>) {
+    ids.extend(field.dictionary().map(|dictionary| dictionary.id()));
+    for child in field.children().into_iter().flatten() {
+        add_ids(&child, ids);
+    }
+}
+
+/// Reads a block, which has been checked.
+fn read(path: &Path, file: &Shared, block: &Block) -> Result<Buffer> {
+    let buffer = MutableBuffer::try_from_len_zeroed(bytes(block) as usize);
+    let mut buffer = buffer.map_err(|error| damaged(path, &error.to_string()))?;
+    let read = os::read_full(file.file(), &mut buffer, block.offset() as u64);
+    if read.map_err(|error| Error::io("read", path, error))? < buffer.len() {
+        return Err(damaged(path, "it ends early"));
+    }
+    Ok(buffer.into())
 }
 
 fn footer(path: &Path, file: &Shared) -> Result<Vec<u8>> {
@@ -173,12 +227,18 @@ fn check_block(block: &Block, file: u64) -> Result<(), &'static str> {
 /// are possible.
 fn check_batch(block: &Block, bytes: &[u8]) -> Result<(), String> {
     let (head, body) = bytes.split_at(block.metaDataLength() as usize);
-    let skip = if head[..4] == [0xFF; 4] { 8 } else { 4 };
-    let message = root_as_message(&head[skip..]).map_err(|error| error.to_string())?;
-    let Some(batch) = message.header_as_record_batch() else { return Ok(()) };
+    let message = message(head)?;
+    let words = || message.header_as_dictionary_batch()?.data();
+    let Some(batch) = message.header_as_record_batch().or_else(words) else { return Ok(()) };
     check_buffers(batch, body)
         .ok_or_else(|| "a column is damaged".to_owned())
         .and_then(check_memory)
+}
+
+/// The message in the metadata of a block.
+fn message(head: &[u8]) -> Result<Message<'_>, String> {
+    let skip = if head[..4] == [0xFF; 4] { 8 } else { 4 };
+    root_as_message(&head[skip..]).map_err(|error| error.to_string())
 }
 
 /// The unpacked length of the longest packed buffer of a batch; `None` where a length is not
@@ -255,7 +315,7 @@ impl<K: Key> Source<K> for ArrowColumn {
 
     fn open(&self, part: usize) -> Result<Box<dyn Part<K> + Send + '_>> {
         let batches = self.parts[part].clone();
-        Ok(Box::new(Batches { column: self, batches, array: None, at: 0, bytes: 0 }))
+        Ok(Box::new(Batches { column: self, batches, values: None, at: 0, bytes: 0 }))
     }
 }
 
@@ -265,8 +325,8 @@ struct Batches<'a> {
     /// The indices of the record batches that have not been started.
     batches: Range<usize>,
     /// The column of the record batch that is being read.
-    array: Option<ArrayRef>,
-    /// The number of values of `array` that have been read.
+    values: Option<Values>,
+    /// The number of `values` that have been read.
     at: usize,
     bytes: u64,
 }
@@ -285,14 +345,22 @@ impl Batches<'_> {
     fn read_some<K: Key>(&mut self, keys: &mut [K]) -> Result<usize> {
         let file = self.column;
         loop {
-            if let Some(array) = &self.array {
-                let count = keys.len().min(array.len() - self.at);
+            if let Some(values) = &self.values {
+                let count = keys.len().min(values.len() - self.at).min(VALUES);
                 if count > 0 {
-                    let keys = &mut keys[..count];
-                    copy(array, self.at, keys);
-                    let from = self.at;
+                    let kept = values.read(self.at, count, keys).map_err(|bad| match bad {
+                        Bad::Damaged(error) => failed(&file.path, error),
+                        Bad::Value(words) => {
+                            let message = format!("column {} holds {words}", file.name);
+                            Error::data(&file.path, Place::Whole, message)
+                        }
+                    })?;
                     self.at += count;
-                    let kept = array.nulls().map_or(count, |nulls| keep(keys, nulls, from));
+                    let null = (count - kept) as u64;
+                    if null > 0 && !file.skip_nulls {
+                        return Err(nulls(&file.path, &file.name, null));
+                    }
+                    file.nulls.fetch_add(null, Ordering::Relaxed);
                     if kept > 0 {
                         return Ok(kept);
                     }
@@ -302,80 +370,8 @@ impl Batches<'_> {
             let Some(index) = self.batches.next() else { return Ok(0) };
             let block = &file.batches[index];
             self.bytes = self.bytes.saturating_add(bytes(block));
-            (self.array, self.at) = (file.batch(block)?, 0);
-            let null = self.array.as_ref().map_or(0, |array| array.null_count()) as u64;
-            if null > 0 && !file.skip_nulls {
-                return Err(nulls(&file.path, &file.name, null));
-            }
-            file.nulls.fetch_add(null, Ordering::Relaxed);
+            (self.values, self.at) = (file.batch(block)?, 0);
         }
-    }
-}
-
-/// Moves the keys that are not null to the front. Returns their number.
-fn keep<K: Key>(keys: &mut [K], nulls: &NullBuffer, from: usize) -> usize {
-    let mut kept = 0;
-    for index in 0..keys.len() {
-        keys[kept] = keys[index];
-        kept += usize::from(nulls.is_valid(from + index));
-    }
-    kept
-}
-
-/// Copies `keys.len()` values from index `at` on. `open_with` has checked that `K` is the key type
-/// of the column.
-fn copy<K: Key>(array: &ArrayRef, at: usize, keys: &mut [K]) {
-    match array.data_type() {
-        DataType::UInt64 => same::<UInt64Type, K>(array, at, keys),
-        DataType::Int64 => same::<Int64Type, K>(array, at, keys),
-        DataType::UInt32 => same::<UInt32Type, K>(array, at, keys),
-        DataType::Int32 => same::<Int32Type, K>(array, at, keys),
-        DataType::Date32 => same::<Date32Type, K>(array, at, keys),
-        DataType::Date64 => same::<Date64Type, K>(array, at, keys),
-        DataType::Time32(TimeUnit::Second) => same::<Time32SecondType, K>(array, at, keys),
-        DataType::Time32(_) => same::<Time32MillisecondType, K>(array, at, keys),
-        DataType::Time64(TimeUnit::Microsecond) => {
-            same::<Time64MicrosecondType, K>(array, at, keys);
-        }
-        DataType::Time64(_) => same::<Time64NanosecondType, K>(array, at, keys),
-        DataType::Timestamp(unit, _) => match unit {
-            TimeUnit::Second => same::<TimestampSecondType, K>(array, at, keys),
-            TimeUnit::Millisecond => same::<TimestampMillisecondType, K>(array, at, keys),
-            TimeUnit::Microsecond => same::<TimestampMicrosecondType, K>(array, at, keys),
-            TimeUnit::Nanosecond => same::<TimestampNanosecondType, K>(array, at, keys),
-        },
-        DataType::Duration(unit) => match unit {
-            TimeUnit::Second => same::<DurationSecondType, K>(array, at, keys),
-            TimeUnit::Millisecond => same::<DurationMillisecondType, K>(array, at, keys),
-            TimeUnit::Microsecond => same::<DurationMicrosecondType, K>(array, at, keys),
-            TimeUnit::Nanosecond => same::<DurationNanosecondType, K>(array, at, keys),
-        },
-        DataType::UInt16 => widened::<UInt16Type, K>(array, at, keys),
-        DataType::UInt8 => widened::<UInt8Type, K>(array, at, keys),
-        DataType::Int16 => widened::<Int16Type, K>(array, at, keys),
-        _ => widened::<Int8Type, K>(array, at, keys),
-    }
-}
-
-fn same<T: ArrowPrimitiveType<Native: Element>, K: Key>(
-    array: &ArrayRef,
-    at: usize,
-    keys: &mut [K],
-) {
-    let values = &array.as_primitive::<T>().values()[at..at + keys.len()];
-    as_bytes_mut(keys).copy_from_slice(as_bytes(values));
-}
-
-fn widened<T: ArrowPrimitiveType<Native: Into<i64>>, K: Key>(
-    array: &ArrayRef,
-    at: usize,
-    keys: &mut [K],
-) {
-    let values = &array.as_primitive::<T>().values()[at..at + keys.len()];
-    for (key, &value) in keys.iter_mut().zip(values) {
-        let value: i64 = value.into();
-        let widened = K::from_sign_magnitude(value < 0, value.unsigned_abs());
-        *key = widened.expect("a narrower type's value fits a wider one of its sign");
     }
 }
 

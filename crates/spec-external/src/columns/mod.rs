@@ -1,15 +1,30 @@
 //! Reads a column of Parquet or Arrow files, and writes distinct keys as a Parquet file.
 //!
-//! A column is u64, i64, u32 or i32. Narrower integers are read as the 32-bit
-//! type of their sign, and dates and times as the integer that stores them.
+//! A column is u64, i64, u32 or i32. Narrower integers are read as the 32-bit type of their sign, and
+//! Arrow's dictionaries of integers as their integers.
+//!
+//! Dates and times are integers too, the same whether a table is a Parquet or an Arrow file. A date
+//! is its number of days since 1970-01-01, in 32 bits. A time or a timestamp counts the unit of its
+//! column: milliseconds, microseconds or nanoseconds. Arrow's seconds, which Parquet does not have,
+//! are milliseconds. A duration counts the unit of its column, seconds included.
+//!
+//! The name of a column in a structure is the names that lead to it, with dots between them:
+//! `user.id`. A name must be of one column alone: if a file has two columns `id`, or a column
+//! `user.id` beside a structure `user` with an `id`, neither can be read.
+//!
 //! A null is not a key, and only the caller can decide whether to drop it: the first null is an
-//! error that names the column, unless [`Options::skip_nulls`] is set. Arrow files are files of the
-//! IPC file format, which includes Feather version 2.
+//! error that names the column, unless [`Options::skip_nulls`] is set. A column is null where its
+//! structure is null.
+//!
+//! Arrow files are files of the IPC file format, which includes Feather version 2. Parquet's pages
+//! may be compressed with Snappy, gzip, zstd, LZ4 or not at all; if a page has a checksum, it is
+//! checked.
 //!
 //! A damaged file may claim any length. Lengths are compared with the size of the file before
 //! memory is allocated, and a panic of the crates that read such files becomes an error.
 
 mod arrow;
+mod arrow_values;
 mod pages;
 mod parquet;
 mod parquet_sink;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parquet::basic::{ConvertedType, LogicalType, Type};
+use parquet::basic::{Compression, ConvertedType, LogicalType, Type};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{DataType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
@@ -17,7 +17,7 @@ use spec::{DType, Element};
 use super::pages::{check_chunk, check_footer};
 use super::reader::{BUFFER, Shared};
 use super::{Options, no_key_type, no_text, nulls};
-use crate::error::missing;
+use crate::error::only;
 use crate::{Error, Key, Part, Place, Result, Skipped, Source};
 
 /// The smallest number of bytes of column chunks in a part, if the file has as many.
@@ -55,8 +55,8 @@ impl ParquetColumn {
         let metadata = reader.metadata();
         let columns = metadata.file_metadata().schema_descr().columns();
         let names: Vec<String> = columns.iter().map(|column| column.path().string()).collect();
-        let found = names.iter().position(|there| there == name);
-        let column = found.ok_or_else(|| missing(path, name, names.iter().map(String::as_str)))?;
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let column = only(path, name, &names)?;
         let is_text = columns[column].physical_type() == Type::BYTE_ARRAY
             && columns[column].max_rep_level() == 0;
         if is_text {
@@ -68,6 +68,9 @@ impl ParquetColumn {
         let (mut start, mut gathered, mut null) = (0, 0u64, 0u64);
         for (index, group) in metadata.row_groups().iter().enumerate() {
             let chunk = group.column(column);
+            if let Some(codec) = unread(chunk.compression()) {
+                return Err(no_codec(path, name, codec));
+            }
             let size = chunk.compressed_size().max(0) as u64;
             keys = keys.saturating_add(group.num_rows().max(0) as u64);
             bytes = bytes.saturating_add(size);
@@ -144,6 +147,29 @@ pub(super) fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T>) -> Resul
 
 fn damaged(path: &Path, what: &str) -> Error {
     Error::data(path, Place::Whole, format!("is no Parquet file that can be read: {what}"))
+}
+
+/// The name of a codec that is not read; `None` for the others.
+fn unread(codec: Compression) -> Option<&'static str> {
+    match codec {
+        Compression::UNCOMPRESSED
+        | Compression::SNAPPY
+        | Compression::GZIP(_)
+        | Compression::ZSTD(_)
+        | Compression::LZ4
+        | Compression::LZ4_RAW => None,
+        Compression::BROTLI(_) => Some("Brotli"),
+        Compression::LZO => Some("LZO"),
+    }
+}
+
+/// The error for a column whose pages have a codec that is not read.
+fn no_codec(path: &Path, column: &str, codec: &str) -> Error {
+    let message = format!(
+        "column {column} is compressed with {codec}, which is not read; Snappy, gzip, zstd, LZ4 and \
+         no compression are"
+    );
+    Error::data(path, Place::Whole, message)
 }
 
 /// The key type of a column, or else the column's type in words.

@@ -7,7 +7,8 @@ use super::Options;
 use super::grammar::{Grammar, Mode};
 use super::machine::{Fault, Machine, Reached, Record, Wanted};
 use super::window::Window;
-use crate::error::{SHOWN, missing};
+use crate::content::MARK;
+use crate::error::{SHOWN, missing, twice};
 use crate::text::bad::{BadLines, First};
 use crate::text::parse::number;
 use crate::{Error, Key, Place, Result, Skipped};
@@ -28,6 +29,7 @@ pub(super) struct Column {
     columns: usize,
     bad: BadLines,
     nulls: AtomicU64,
+    blanks: AtomicU64,
     /// Whether the input can be read only once.
     is_stream: bool,
 }
@@ -82,11 +84,11 @@ impl Column {
         let bad = |message: String| Error::data(path, Place::Whole, message);
         let (mut window, mut at) = (Window::default(), 0);
         more(&mut window.piece)?;
-        if window.piece.starts_with(b"\xEF\xBB\xBF") {
-            at = 3;
+        if window.piece.starts_with(MARK) {
+            at = MARK.len();
         }
         let mut machine = Machine::new(&grammar, Wanted::All, at as u64);
-        let (mut names, mut found, mut columns) = (Vec::new(), Vec::new(), 0);
+        let (mut names, mut found, mut columns, mut blanks) = (Vec::new(), Vec::new(), 0, 0);
         let record = loop {
             let mut note = |field: &[u8]| {
                 if field == name.as_bytes() {
@@ -108,6 +110,7 @@ impl Column {
                 }
                 Reached::Record(record) if record.is_blank => {
                     (names, found) = (Vec::new(), Vec::new());
+                    blanks += 1;
                 }
                 Reached::Record(record) => break Some(record),
                 Reached::Field => columns += 1,
@@ -128,7 +131,7 @@ impl Column {
         let index = match found[..] {
             [index] => index,
             [] => return Err(missing(path, name, names.iter().map(String::as_str))),
-            _ => return Err(bad(format!("has two columns {name}"))),
+            _ => return Err(twice(path, name)),
         };
         let column = Column {
             path: path.to_owned(),
@@ -138,6 +141,7 @@ impl Column {
             columns: fields,
             bad: BadLines::default(),
             nulls: AtomicU64::new(0),
+            blanks: AtomicU64::new(blanks),
             grammar: grammar.clone(),
             is_stream,
         };
@@ -164,11 +168,13 @@ impl Column {
             }
             (first, _) => first.map(|first| first.message),
         };
-        let nulls = self.nulls.load(Ordering::Relaxed);
-        Ok(Skipped { lines: self.bad.count(), first, nulls })
+        let [nulls, blanks] =
+            [&self.nulls, &self.blanks].map(|count| count.load(Ordering::Relaxed));
+        Ok(Skipped { lines: self.bad.count(), first, nulls, blanks })
     }
 
-    /// The key of a record; `None` for a blank line or a null that is left out.
+    /// The key of a record; `None` for a blank line or a null that is left out. In a table of one
+    /// column, a blank line is a record whose field is empty.
     fn key<K: Key>(
         &self,
         record: &Record,
@@ -178,7 +184,8 @@ impl Column {
         let marks = machine.marks();
         let bad = |at, is_whole, message| Bad { at, is_whole, message };
         let name = &self.name;
-        if record.is_blank {
+        if record.is_blank && self.columns > 1 {
+            self.blanks.fetch_add(1, Ordering::Relaxed);
             return Ok(None);
         }
         if let Some(fault) = record.fault {
@@ -198,13 +205,14 @@ impl Column {
             }
             Value::Empty => {
                 let message =
-                    format!("column {name} is empty, and nothing is no key (--skip-nulls)");
+                    format!("the field `{name}` is empty, and nothing is no key (--skip-nulls)");
                 Err(bad(marks.wanted, false, message))
             }
             Value::Other(shown) => {
                 let (min, max) = (K::MIN, K::MAX);
-                let message =
-                    format!("column {name} is \"{shown}\", no number from {min} to {max}");
+                let message = format!(
+                    "the field `{name}` is \"{shown}\", which is no number from {min} to {max}"
+                );
                 Err(bad(marks.wanted, false, message))
             }
         }

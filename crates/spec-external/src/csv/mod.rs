@@ -2,8 +2,11 @@
 //!
 //! The first record names the columns. Fields may be quoted, as in RFC 4180; in
 //! a field that does not begin with a quote, a quote is an ordinary character.
-//! A line ends with a newline, or with a carriage return and a newline; blank lines are
-//! skipped. A field of the column is a decimal number, as in [text](crate::text).
+//! A line ends with a newline, or with a carriage return and a newline. A field of the column is a
+//! decimal number, as in [text](crate::text).
+//!
+//! A blank line is skipped and counted ([`Skipped`](crate::Skipped)) in a table of several columns.
+//! In a table of one column it is a record whose field is empty, as other programs write a null.
 
 mod column;
 mod file;

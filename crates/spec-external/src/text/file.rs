@@ -6,9 +6,9 @@ use std::sync::Mutex;
 
 use memchr::{memchr, memrchr};
 
-use super::Options;
 use super::bad::{BadLines, First};
 use super::parse::{LONGEST, diagnose, parse, too_long};
+use super::{Options, in_line};
 use crate::sized::SizedFile;
 use crate::watch::lock;
 use crate::{Error, Key, Part, Place, Result, Skipped, Source};
@@ -22,6 +22,8 @@ const BUFFER: usize = 1 << 20;
 /// each part is parsed independently.
 pub(super) struct TextFile {
     file: SizedFile,
+    /// The number of bytes of a byte order mark before the first line.
+    mark: u64,
     /// The offset of the first line that is parsed.
     start: u64,
     part: u64,
@@ -32,10 +34,18 @@ pub(super) struct TextFile {
 }
 
 impl TextFile {
-    pub(super) fn new(path: &Path, file: File, bytes: u64, options: Options) -> Result<Self> {
+    /// The lines of a file of `bytes` bytes, the first `mark` of which are a byte order mark.
+    pub(super) fn new(
+        path: &Path,
+        file: File,
+        bytes: u64,
+        mark: u64,
+        options: Options,
+    ) -> Result<Self> {
         let mut text = TextFile {
             file: SizedFile::new(path, file, bytes),
-            start: 0,
+            mark,
+            start: mark,
             part: PART,
             bad: options.lenient.then(BadLines::default),
             stretch: Mutex::default(),
@@ -92,9 +102,14 @@ impl TextFile {
     }
 
     fn too_long(&self, at: u64) -> Result<Error> {
-        let (line, _) = self.file.place(at)?;
-        let place = Place::Line { line, column: LONGEST as u64 + 1 };
+        let place = self.place(at, LONGEST as u64 + 1)?;
         Ok(Error::data(&self.file.path, place, too_long()))
+    }
+
+    /// The place of a column, counted from 1, in the line of the byte at `at`.
+    fn place(&self, at: u64, column: u64) -> Result<Place> {
+        let (line, _) = self.file.place(at)?;
+        Ok(in_line(line, column, self.mark))
     }
 
     /// Handles the line that starts at `at` and is not a key: it is left out, or an error.
@@ -103,8 +118,7 @@ impl TextFile {
             return bad.add(at, || Ok(what()));
         }
         let (column, message) = what();
-        let (line, _) = self.file.place(at)?;
-        Err(Error::data(&self.file.path, Place::Line { line, column }, message))
+        Err(Error::data(&self.file.path, self.place(at, column)?, message))
     }
 }
 
@@ -130,8 +144,7 @@ impl<K: Key> Source<K> for TextFile {
         let first = match bad.first() {
             None => None,
             Some(First { at, column, message }) => {
-                let (line, _) = self.file.place(at)?;
-                let place = Place::Line { line, column };
+                let place = self.place(at, column)?;
                 Some(Error::data(&self.file.path, place, message).to_string())
             }
         };
@@ -254,7 +267,7 @@ mod tests {
                 let file = File::open(&path).unwrap();
                 let bytes = file.metadata().unwrap().len();
                 let options = Options::default();
-                let file = TextFile::new(&path, file, bytes, options).unwrap();
+                let file = TextFile::new(&path, file, bytes, 0, options).unwrap();
                 let file = TextFile { part, ..file };
                 let (mut keys, mut read) = (Vec::new(), 0);
                 for part in 0..Source::<i64>::parts(&file) {

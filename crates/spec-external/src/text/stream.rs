@@ -7,11 +7,11 @@ use std::sync::Mutex;
 
 use memchr::{memchr, memchr_iter, memrchr};
 
-use super::Options;
 use super::bad::{BadLines, First};
 use super::parse::{LONGEST, diagnose, parse, too_long};
+use super::{Options, in_line};
 use crate::watch::lock;
-use crate::{Error, Key, Part, Place, Result, Skipped, Source};
+use crate::{Error, Key, Part, Result, Skipped, Source};
 
 /// The number of bytes in a block.
 const BLOCK: usize = 1 << 20;
@@ -24,6 +24,8 @@ pub(super) struct TextStream {
     name: PathBuf,
     parts: usize,
     memory: usize,
+    /// The number of bytes of a byte order mark before the first line, which have been read.
+    mark: u64,
     state: Mutex<State>,
     /// The lines that are left out; `None` where a bad line is an error.
     bad: Option<BadLines>,
@@ -45,13 +47,14 @@ impl TextStream {
         name: &Path,
         reader: Box<dyn Read + Send>,
         memory: usize,
+        mark: u64,
         options: Options,
     ) -> Self {
         let parts = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let skip = options.skip_lines;
         let state = State { reader, rest: Vec::new(), line: 1, skip, ended: false };
         let bad = options.lenient.then(BadLines::default);
-        TextStream { name: name.to_owned(), parts, memory, state: Mutex::new(state), bad }
+        TextStream { name: name.to_owned(), parts, memory, mark, state: Mutex::new(state), bad }
     }
 
     /// Reads the next whole lines into `block`, none at the end. Returns the number of the first
@@ -114,7 +117,7 @@ impl TextStream {
             return bad.add(line, || Ok(what()));
         }
         let (column, message) = what();
-        Err(Error::data(&self.name, Place::Line { line, column }, message))
+        Err(Error::data(&self.name, in_line(line, column, self.mark), message))
     }
 }
 
@@ -138,7 +141,7 @@ impl<K: Key> Source<K> for TextStream {
     fn skipped(&self) -> Result<Skipped> {
         let Some(bad) = &self.bad else { return Ok(Skipped::default()) };
         let first = bad.first().map(|First { at: line, column, message }| {
-            Error::data(&self.name, Place::Line { line, column }, message).to_string()
+            Error::data(&self.name, in_line(line, column, self.mark), message).to_string()
         });
         Ok(Skipped { lines: bad.count(), first, ..Skipped::default() })
     }

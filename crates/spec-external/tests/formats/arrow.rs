@@ -4,13 +4,16 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
 
+use arrow_array::types::Int8Type;
 use arrow_array::{
-    ArrayRef, Date32Array, DurationSecondArray, Int8Array, Int32Array, Int64Array, RecordBatch,
-    StringArray, Time64NanosecondArray, TimestampMillisecondArray, UInt16Array, UInt32Array,
-    UInt64Array,
+    Array, ArrayRef, Date32Array, Date64Array, DictionaryArray, DurationSecondArray, Int8Array,
+    Int32Array, Int64Array, RecordBatch, StringArray, Time32SecondArray, Time64NanosecondArray,
+    TimestampMillisecondArray, TimestampSecondArray, UInt16Array, UInt32Array, UInt64Array,
 };
+use arrow_buffer::NullBuffer;
 use arrow_ipc::CompressionType;
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
+use arrow_schema::DataType;
 use spec::DType;
 use spec_external::Place;
 use spec_external::columns;
@@ -111,6 +114,98 @@ fn every_type_of_key_and_no_other() {
     }
     let days = read(&*columns::open::<i32>(&path, "day").unwrap()).unwrap().0;
     assert_eq!(days, [-5, 7]);
+}
+
+/// A dictionary may have words that are no key, null or not used, and be of a column of text.
+#[test]
+fn words_that_are_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("words.arrow");
+    let numbers = Int64Array::from(vec![Some(7), None, Some(-7), Some(5)]);
+    let words = |keys: Vec<Option<i8>>| -> ArrayRef {
+        Arc::new(DictionaryArray::new(Int8Array::from(keys), Arc::new(numbers.clone())))
+    };
+    let texts: DictionaryArray<Int8Type> = vec!["a", "b", "a", "a"].into_iter().collect();
+    let days = Date64Array::from(vec![DAY, 5]);
+    let days: ArrayRef =
+        Arc::new(DictionaryArray::new(Int8Array::from(vec![0; 4]), Arc::new(days)));
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("text", Arc::new(texts)),
+        ("nulls", words(vec![Some(0), Some(1), None, Some(2)])),
+        ("key", words(vec![Some(0), Some(2), Some(2), Some(0)])),
+        ("day", days),
+    ];
+    for packed in [None, Some(CompressionType::ZSTD)] {
+        file(&path, packed, vec![columns.clone()]);
+        let key = columns::open::<i64>(&path, "key").unwrap();
+        assert_eq!(read(&*key).unwrap().0, [7, -7, -7, 7]);
+        let (_, message) = about(&path, columns::dtype(&path, "text"));
+        assert!(message.starts_with("column text is text, and keys are numbers"), "{message}");
+        let nulls = columns::open::<i64>(&path, "nulls").unwrap();
+        let (_, message) = about(&path, read(&*nulls));
+        assert_eq!(message, "column nulls has nulls (2 seen), and a null is no key (--skip-nulls)");
+        let mut options = columns::Options::default();
+        options.skip_nulls = true;
+        let nulls = columns::open_with::<i64>(&path, "nulls", options).unwrap();
+        assert_eq!(read(&*nulls).unwrap().0, [7, -7]);
+        assert_eq!(nulls.skipped().unwrap().nulls, 2);
+        let day = columns::open::<i32>(&path, "day").unwrap();
+        assert_eq!(read(&*day).unwrap().0, [1; 4]);
+    }
+}
+
+/// Milliseconds in a day.
+const DAY: i64 = 86_400_000;
+
+#[test]
+fn dates_and_seconds_that_are_no_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("late.arrow");
+    let day = |value| -> ArrayRef { Arc::new(Date64Array::from(vec![DAY, value])) };
+    let second = |value| -> ArrayRef { Arc::new(TimestampSecondArray::from(vec![0, value])) };
+    let good = [
+        (day(i64::from(i32::MIN) * DAY), i64::from(i32::MIN)),
+        (day(i64::from(i32::MAX) * DAY), i64::from(i32::MAX)),
+        (second(i64::MAX / 1000), i64::MAX / 1000 * 1000),
+        (second(i64::MIN / 1000), i64::MIN / 1000 * 1000),
+    ];
+    for (column, last) in good {
+        let is_day = *column.data_type() == DataType::Date64;
+        file(&path, None, vec![vec![("key", column)]]);
+        let found = if is_day {
+            read(&*columns::open::<i32>(&path, "key").unwrap()).unwrap().0[1].into()
+        } else {
+            read(&*columns::open::<i64>(&path, "key").unwrap()).unwrap().0[1]
+        };
+        assert_eq!(found, last);
+    }
+    let (no_date, too_late) =
+        ("is no date of whole days", "is too many seconds for a number of milliseconds");
+    let clock: ArrayRef = Arc::new(Time32SecondArray::from(vec![0, 3_000_000]));
+    let bad = [
+        (day(5), 5, no_date),
+        (day(-1), -1, no_date),
+        (day((i64::from(i32::MAX) + 1) * DAY), (i64::from(i32::MAX) + 1) * DAY, no_date),
+        (second(i64::MAX / 1000 + 1), i64::MAX / 1000 + 1, too_late),
+        (clock, 3_000_000, too_late),
+    ];
+    for (column, value, why) in bad {
+        file(&path, None, vec![vec![("key", column)]]);
+        let result = match columns::dtype(&path, "key").unwrap() {
+            DType::I32 => read(&*columns::open::<i32>(&path, "key").unwrap()).map(drop),
+            _ => read(&*columns::open::<i64>(&path, "key").unwrap()).map(drop),
+        };
+        let (_, message) = about(&path, result);
+        assert_eq!(message, format!("column key holds {value}, which {why}"));
+    }
+    // What a null holds does not matter.
+    let nulls = NullBuffer::from(vec![true, false]);
+    let days = Date64Array::new(vec![DAY, 5].into(), Some(nulls));
+    file(&path, None, vec![vec![("key", Arc::new(days))]]);
+    let mut options = columns::Options::default();
+    options.skip_nulls = true;
+    let days = columns::open_with::<i32>(&path, "key", options).unwrap();
+    assert_eq!(read(&*days).unwrap().0, [1]);
 }
 
 #[test]

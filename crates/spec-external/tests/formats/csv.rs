@@ -31,7 +31,7 @@ fn finds(text: &str, options: Options, keys: &[i64]) -> Box<dyn Source<i64>> {
     let found = sorted(read(&*file).unwrap_or_else(|error| panic!("{error}")).0);
     assert!(found == sorted(keys.to_vec()), "{} keys, not {}", found.len(), keys.len());
     let (one, other) = (source.skipped().unwrap(), file.skipped().unwrap());
-    assert_eq!((one.lines, one.nulls), (other.lines, other.nulls));
+    assert_eq!((one.lines, one.nulls, one.blanks), (other.lines, other.nulls, other.blanks));
     assert_eq!(
         one.first.is_some(),
         other
@@ -75,17 +75,18 @@ fn what_is_no_key_is_named_or_left_out() {
     fails("", plain, ": is empty: it has no column id");
     fails("a,b\n1,2\n", plain, ": has no column id; it has a, b");
     fails("id,b,id\n1,2,3\n", plain, ": has two columns id");
-    let range = "no number from -9223372036854775808 to 9223372036854775807";
+    let range = "which is no number from -9223372036854775808 to 9223372036854775807";
     // Line numbers count quoted line ends and blank lines too.
     let text = "id,b\r\n1,\"\n\"\r\n\r\n5x,\r\n";
-    fails(text, plain, &format!(": line 5, column 1: column id is \"5x\", {range}"));
-    let quoted = format!(": line 2, column 1: column id is \"1\\n\", {range}");
+    fails(text, plain, &format!(": line 5, column 1: the field `id` is \"5x\", {range}"));
+    let quoted = format!(": line 2, column 1: the field `id` is \"1\\n\", {range}");
     fails("id\n\"1\n\"\n", plain, &quoted);
     let long = "1".repeat(5000);
-    let shown = format!(": line 2, column 1: column id is \"{}..\", {range}", &long[..40]);
+    let shown = format!(": line 2, column 1: the field `id` is \"{}..\", {range}", &long[..40]);
     fails(&format!("id\n{long}\n"), plain, &shown);
     fails("id,b\n1\n", plain, ": line 2: has 1 fields where the header has 2");
-    let nothing = ": line 3, column 1: column id is empty, and nothing is no key (--skip-nulls)";
+    let nothing =
+        ": line 3, column 1: the field `id` is empty, and nothing is no key (--skip-nulls)";
     fails("id,b\n1,\n,2\n", plain, nothing);
     let mut nulls = plain;
     nulls.skip_nulls = true;
@@ -97,6 +98,38 @@ fn what_is_no_key_is_named_or_left_out() {
     let skipped = source.skipped().unwrap();
     let first = "x.csv: line 3: has 1 fields where the header has 2".to_owned();
     assert_eq!((skipped.lines, skipped.first, skipped.nulls), (3, Some(first), 0));
+}
+
+/// Programs write a null in a table of one column as a blank line; between records of several
+/// fields it is nothing, but is counted.
+#[test]
+fn blank_lines_are_counted_or_are_nulls() {
+    let plain = Options::default();
+    for (text, blanks) in [
+        ("id,b\n1,x\n\n2,y\n", 1),
+        ("\n\r\nid,b\n1,x\n2,y\n\n\r\n\n", 5),
+        ("b,id\r\n\r\nx,1\r\n\"\n\",2\r\n", 1),
+        ("id,b\n1,x\n2,y\n\r", 1),
+        ("id,b\n1,x\n2,y\n", 0),
+    ] {
+        let skipped = finds(text, plain, &[1, 2]).skipped().unwrap();
+        assert_eq!((skipped.blanks, skipped.nulls, skipped.lines), (blanks, 0, 0), "{text:?}");
+    }
+    let empty = "the field `id` is empty, and nothing is no key (--skip-nulls)";
+    let (mut nulls, mut lenient) = (plain, plain);
+    (nulls.skip_nulls, lenient.lenient) = (true, true);
+    for (text, line, count) in
+        [("id\n1\n\n2\n", 3, 1), ("id\r\n1\r\n2\r\n\r\n", 4, 1), ("id\n\"\"\n\n1\n2\n\r", 2, 3)]
+    {
+        fails(text, plain, &format!(": line {line}, column 1: {empty}"));
+        let skipped = finds(text, nulls, &[1, 2]).skipped().unwrap();
+        assert_eq!((skipped.blanks, skipped.nulls, skipped.lines), (0, count, 0), "{text:?}");
+        let skipped = finds(text, lenient, &[1, 2]).skipped().unwrap();
+        assert_eq!((skipped.blanks, skipped.nulls, skipped.lines), (0, 0, count), "{text:?}");
+    }
+    // Before the header of one column, a blank line is no record either.
+    let skipped = finds("\nid\n1\n", plain, &[1]).skipped().unwrap();
+    assert_eq!(skipped.blanks, 1);
 }
 
 #[test]
@@ -143,7 +176,7 @@ fn a_field_may_be_longer_than_memory() {
     let field = "line, \"\"\n".repeat(400_000);
     let text = format!("id,b\n1,\"{field}\"\n2,x\n");
     finds(&text, plain, &[1, 2]);
-    let words = ": line 400004, column 1: column id is \"x\", no number from \
+    let words = ": line 400004, column 1: the field `id` is \"x\", which is no number from \
                  -9223372036854775808 to 9223372036854775807";
     fails(&format!("{text}x,y\n"), plain, words);
     let key = format!("b,id\n\"{field}\",\"7\"\r\n\"{field}\",8");

@@ -8,6 +8,8 @@ mod csv;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod text;
+#[cfg(feature = "parquet")]
+mod written;
 
 use std::path::{Path, PathBuf};
 

@@ -20,3 +20,10 @@ fn cut_length(length: vec2<u32>, limit: u32) -> u32 {
 fn is_cut(length: vec2<u32>, to: u32) -> bool {
     return length.x != to || length.y != 0u;
 }
+
+// The row that an entry of `requests` names: the entry if 32 bits hold it, -1 included, else a
+// number that no row has.
+fn row_of(entry: vec2<u32>) -> u32 {
+    let sign = bitcast<u32>(bitcast<i32>(entry.x) >> 31u);
+    return select(0xfffffffeu, entry.x, entry.y == sign);
+}

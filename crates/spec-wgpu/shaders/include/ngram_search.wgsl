@@ -38,6 +38,7 @@ const HIT = 10u;
 const MAPPED = 1u;
 const LIMITED = 2u;
 const PAD_WITH_LAST = 4u;
+const WIDE_REQUESTS = 8u;
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> work: array<u32>;

@@ -48,10 +48,11 @@ pub(super) struct Limits {
 }
 
 /// Forms of a call of `prompt_lookup`: `requests` says which row each text has, `max_drafts` has
-/// limits, and a text's last token stands behind its drafts.
+/// limits, a text's last token stands behind its drafts, and `requests` has two words a number.
 pub(super) const MAPPED: u32 = 1;
 pub(super) const LIMITED: u32 = 2;
 pub(super) const PAD_WITH_LAST: u32 = 4;
+pub(super) const WIDE_REQUESTS: u32 = 8;
 
 launch_params! {
     /// What the shaders of every operator that searches take.

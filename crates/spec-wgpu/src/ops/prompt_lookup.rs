@@ -3,10 +3,11 @@
 use spec_core::ngram::Rows;
 use spec_core::ops::PromptLookup;
 use spec_core::ops::prompt_lookup::{Buffers, Occurrence, Plan};
-use spec_core::{Kernel, Result, Stream, Supports, ViewMut};
+use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut};
 
 use super::ngram::{
-    EVERYWHERE, LIMITED, Limits, MAPPED, PAD_WITH_LAST, Search, tokens_constant, words_of,
+    EVERYWHERE, LIMITED, Limits, MAPPED, PAD_WITH_LAST, Search, WIDE_REQUESTS, tokens_constant,
+    words_of,
 };
 use crate::Wgpu;
 use crate::memory::Region;
@@ -33,7 +34,8 @@ unsafe impl Supports<PromptLookup> for Wgpu {
             max_draft_tokens: params.max_draft,
             threshold: 0,
             form: [
-                (plan.mapped, MAPPED),
+                (plan.requests.is_some(), MAPPED),
+                (plan.requests == Some(DType::I64), WIDE_REQUESTS),
                 (plan.limited, LIMITED),
                 (params.pad_with_last, PAD_WITH_LAST),
             ]

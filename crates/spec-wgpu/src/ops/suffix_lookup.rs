@@ -47,6 +47,8 @@ const HAS_REQUESTS: u32 = 128;
 const HAS_MAX_DRAFTS: u32 = 256;
 /// The last token of a text stands behind its drafts.
 const PAD_WITH_LAST: u32 = 512;
+/// Numbers of `requests` have two words.
+const WIDE_REQUESTS: u32 = 1024;
 
 /// A window of texts, and a window of the requests that may have them. Both are the same rows,
 /// unless `requests` says which text each request has.
@@ -99,7 +101,7 @@ fn fit_bindings(gpu: &Wgpu, plan: &Plan) -> bool {
     let matrix = |matrix: &Matrix| matrix.rows as u64 <= gpu.window_of_rows(matrix, 1);
     let optional = [&plan.parents, &plan.first_child, &plan.next_sibling, &plan.shares];
     list(plan.tokens.rows, plan.lengths)
-        && list(plan.batch(), DType::I32)
+        && list(plan.batch(), plan.requests.unwrap_or(DType::I32))
         && plan.corpus.is_none_or(|corpus| list(corpus.len, corpus.dtype))
         && matrix(&plan.drafts)
         && optional.into_iter().flatten().all(matrix)
@@ -122,14 +124,14 @@ impl Looker {
         }
         let mut texts = gpu.windows(&[plan.tokens], usize::MAX).ok_or_else(too_large)?;
         let max_rows = usize::try_from(max_rows).unwrap_or(usize::MAX);
-        if plan.mapped && texts.is_empty() {
+        if plan.requests.is_some() && texts.is_empty() {
             // Requests that have no text are written with the first window of texts.
             texts.push(Window { rows: 0..0, cols: 0..0 });
         }
         let part = |texts: &Window, requests| Part { texts: texts.clone(), requests };
         let everyone = Window { rows: 0..plan.batch(), cols: 0..plan.drafts.cols };
         let parts = |window: &Window| -> Vec<Part> {
-            match plan.mapped {
+            match plan.requests.is_some() {
                 true => everyone.parts(max_rows).map(|rows| part(window, rows)).collect(),
                 false => window.parts(max_rows).map(|rows| part(&rows, rows.clone())).collect(),
             }
@@ -227,7 +229,8 @@ unsafe impl Kernel<SuffixLookup> for Looker {
             (b.flags.is_some(), HAS_FLAGS),
             (b.first_child.is_some(), HAS_FIRST_CHILD),
             (b.next_sibling.is_some(), HAS_NEXT_SIBLING),
-            (plan.mapped, HAS_REQUESTS),
+            (plan.requests.is_some(), HAS_REQUESTS),
+            (plan.requests == Some(DType::I64), WIDE_REQUESTS),
             (plan.limited, HAS_MAX_DRAFTS),
             (plan.params.pad_with_last, PAD_WITH_LAST),
         ];

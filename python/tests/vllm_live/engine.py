@@ -1,0 +1,149 @@
+"""One vLLM engine on the CPU, and batches of requests: `python engine.py '{"runner": 2, ..}'`.
+
+Prints a line of JSON that says which classes serve, then one for each batch: the tokens of each
+request, how many drafts were made and accepted, log-probabilities, or the sentence of a refusal. The
+model has random weights, the same in each process, and a tokenizer whose words are `t0`, `t1`, ...
+"""
+
+import json
+import os
+import random
+import sys
+
+VOCAB = 2048
+
+WANTED = json.loads(sys.argv[1])
+os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if WANTED["runner"] == 2 else "0"
+os.environ["SPEC_OPS_VLLM"] = WANTED.get("parts", "")
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+for name in ("VLLM_NO_USAGE_STATS", "DO_NOT_TRACK", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+    os.environ[name] = "1"
+
+
+def model(folder):
+    """A folder with a model and a tokenizer, made once."""
+    if os.path.exists(os.path.join(folder, "tokenizer.json")):
+        return folder
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    config = LlamaConfig(
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        vocab_size=VOCAB,
+        max_position_embeddings=4096,
+        tie_word_embeddings=False,
+        # Weights of this size make texts that do not run into loops.
+        initializer_range=0.06,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=1,
+    )
+    torch.manual_seed(7)
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(VOCAB)}, unk_token="t2"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=words, bos_token="t0", eos_token="t1", unk_token="t2", pad_token="t1"
+    ).save_pretrained(folder)
+    return folder
+
+
+def prompts(count, length, rng):
+    """Texts that repeat themselves: a phrase of 12 tokens over and over, cut at random places."""
+    made = []
+    for _ in range(count):
+        phrase = [rng.randrange(3, VOCAB) for _ in range(12)]
+        text = []
+        while len(text) < length:
+            text += phrase[: rng.randrange(6, 13)]
+        made.append(text[: length - rng.randrange(length // 2)])
+    return made
+
+
+def drafts(llm):
+    """How many drafts were made, and accepted, since the engine started."""
+    found = {one.name: one.value for one in llm.get_metrics() if hasattr(one, "value")}
+    return [
+        int(found.get(f"vllm:spec_decode_num_{name}", 0))
+        for name in ("draft_tokens", "accepted_tokens")
+    ]
+
+
+def scores(positions):
+    """Log-probabilities and ranks, of each position of a text."""
+    return positions and [
+        at and {token: [round(one.logprob, 3), one.rank] for token, one in at.items()}
+        for at in positions
+    ]
+
+
+def served(core):
+    """The classes that sample, verify and draft."""
+    runner = core.model_executor.driver_worker
+    runner = getattr(runner, "worker", runner).model_runner
+    parts = ("sampler", "rejection_sampler", "speculator", "drafter")
+    kinds = {name: type(getattr(runner, name, None)) for name in ("", *parts)} | {"": type(runner)}
+    return {name or "runner": f"{kind.__module__}.{kind.__name__}" for name, kind in kinds.items()}
+
+
+def main():
+    import torch
+    from vllm import LLM, SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    torch.set_num_threads(2)
+    options = {"max_model_len": 512} | WANTED.get("engine", {})
+    if WANTED.get("draft"):
+        options["speculative_config"] = {
+            "method": WANTED["draft"],
+            "num_speculative_tokens": WANTED.get("drafts", 4),
+            "prompt_lookup_min": 1,
+            "prompt_lookup_max": 4,
+        }
+    llm = LLM(
+        model=model(WANTED["model"]),
+        dtype="float32",
+        enforce_eager=True,
+        max_num_seqs=16,
+        seed=0,
+        enable_prefix_caching=False,
+        disable_log_stats=False,
+        **options,
+    )
+    print(json.dumps(served(llm.llm_engine.engine_core.engine_core)), flush=True)
+    for batch in WANTED["batches"]:
+        rng = random.Random(batch.get("text", 11))
+        requests = batch["requests"]
+        texts = prompts(len(requests), batch.get("length", 40), rng)
+        asked = []
+        for i, request in enumerate(requests):
+            request = {"max_tokens": batch.get("tokens", 16), "ignore_eos": True, **request}
+            if "regex" in request:
+                request["structured_outputs"] = StructuredOutputsParams(regex=request.pop("regex"))
+            if request.get("temperature", 0) > 0:
+                request.setdefault("seed", 100 + i)
+            asked.append(SamplingParams(**{"temperature": 0.0, **request}))
+        before = drafts(llm)
+        line = {"batch": batch["name"]}
+        try:
+            made = llm.generate(
+                [{"prompt_token_ids": text} for text in texts], asked, use_tqdm=False
+            )
+        except Exception as refused:
+            line["refused"] = str(refused)
+        else:
+            line["tokens"] = [list(one.outputs[0].token_ids) for one in made]
+            line["logprobs"] = [scores(one.outputs[0].logprobs) for one in made]
+            line["prompt_logprobs"] = [scores(one.prompt_logprobs) for one in made]
+            line["drafts"] = [now - then for now, then in zip(drafts(llm), before)]
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()
