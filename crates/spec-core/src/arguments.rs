@@ -173,6 +173,11 @@ pub trait Signature: Sized {
     /// Status 3, 4, 5, 10 or 11.
     fn fit(tensors: &Self::Tensors, buffers: &mut Self::Buffers<'_>, site: Site) -> Result<()>;
 
+    /// Buffers in memory that is not there, as large as the descriptors say: for
+    /// [`Descriptor::route`](crate::Descriptor::route).
+    #[doc(hidden)]
+    fn nowhere(tensors: &Self::Tensors) -> Self::Buffers<'static>;
+
     /// Buffers at addresses on `device`, as large as the descriptors say.
     ///
     /// # Safety

@@ -454,6 +454,14 @@ macro_rules! operator {
                 Ok(())
             }
 
+            fn nowhere(tensors: &Tensors) -> Buffers<'static> {
+                Arguments { $(
+                    $($required)? $($optional)? : $crate::check::Placed::nowhere(
+                        &tensors.$($required)? $($optional)?,
+                    ),
+                )+ }
+            }
+
             unsafe fn at<'a>(
                 tensors: &Tensors,
                 addresses: Addresses,
