@@ -195,6 +195,10 @@ fn large() -> Vec<String> {
             routes.push(route(Limits::H100, &operator, &tensors));
         }
     }
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let preset = preset::DEEPSEEK_V3;
+        routes.push(route(Limits::H100, &preset.router(), &preset.tensors(dtype, 4096)));
+    }
     let operator = TreeVerify::new(4);
     routes.push(route(Limits::H100, &operator, &operator.tensors(2, 1 << 16)));
     routes
