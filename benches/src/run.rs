@@ -54,6 +54,8 @@ pub enum Event<'a> {
     Row(usize, &'static str),
     /// The next measurement: a row on a device, by one implementation.
     Next(&'a str),
+    /// The kernels that the next measurement runs.
+    Route(&'a str),
     /// The report so far, after a measurement was added.
     Measured(&'a Report),
     /// A measurement was left out; the text says which and why.
@@ -273,6 +275,9 @@ impl Run<'_> {
                     _ => self.not_ready(&name, &error),
                 }
                 continue;
+            }
+            if let Some(route) = call.route() {
+                (self.progress)(Event::Route(&route));
             }
             match self.measure(row, inputs, handle, &mut *call, implementation) {
                 Ok(measurement) => {

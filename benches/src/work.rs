@@ -183,6 +183,12 @@ pub trait OnDevice: Timed {
     /// this shape.
     fn select(&mut self, which: usize) -> Result<()>;
 
+    /// The kernels that a call of the selected implementation runs, where it can say them; a chain
+    /// of several operators says nothing.
+    fn route(&self) -> Option<String> {
+        None
+    }
+
     /// Times the selected implementation.
     ///
     /// # Errors
@@ -427,6 +433,11 @@ impl<O: Subject + Designs + Portable> OnDevice for Uploaded<'_, O> {
         self.selected = which;
         self.poison()?;
         self.reset()
+    }
+
+    fn route(&self) -> Option<String> {
+        let (descriptor, _) = self.ready.as_ref()?;
+        descriptor.route().ok().map(|route| route.to_string())
     }
 
     fn time(&mut self, effort: &Effort) -> Result<Timing> {

@@ -28,6 +28,12 @@ pub trait Call: Send + Sync {
     /// The bytes of workspace that a call needs.
     fn workspace_size(&self) -> usize;
 
+    /// The kernels that a call runs, in words.
+    ///
+    /// # Errors
+    /// As [`Descriptor::route`].
+    fn route(&self) -> Result<String>;
+
     /// Enqueues a call.
     ///
     /// # Errors
@@ -87,6 +93,10 @@ impl<O: Portable> Create for O {
 impl<O: Portable> Call for Descriptor<O> {
     fn workspace_size(&self) -> usize {
         self.workspace_size()
+    }
+
+    fn route(&self) -> Result<String> {
+        Ok(self.route()?.to_string())
     }
 
     unsafe fn call(

@@ -127,6 +127,13 @@ impl Plan {
         self.prepared.workspace_size()
     }
 
+    /// The kernels that a call runs, with their launch shapes, in words: what the data decide is not
+    /// known, and memory counts as aligned.
+    #[getter]
+    fn route(&self, py: Python<'_>) -> PyResult<String> {
+        self.prepared.route().map_err(|error| crate::error::raise(py, &error))
+    }
+
     fn __repr__(&self) -> String {
         format!("<plan of {} on {}>", self.operator.get().contract().name(), self.device())
     }

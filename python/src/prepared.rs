@@ -97,6 +97,14 @@ impl Prepared {
         self.call.workspace_size()
     }
 
+    /// The kernels that a call runs, in words.
+    ///
+    /// # Errors
+    /// As [`spec::Descriptor::route`].
+    pub fn route(&self) -> Result<String> {
+        self.call.route()
+    }
+
     /// Enqueues a call on arrays that have the descriptors `descs`.
     ///
     /// # Safety

@@ -258,6 +258,7 @@ def test_plans_pickle_and_copy():
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
         again = pickle.loads(pickle.dumps(plan, protocol))
         assert repr(again) == repr(plan) and again.workspace_size == plan.workspace_size
+        assert again.route == plan.route
         out = (True, np.zeros((3, 50), np.float32), None)
         assert same(again(wide, POSITIONS, **named, out=out), right)
         with pytest.raises(spec_ops.StridesError, match="as planned"):

@@ -212,7 +212,13 @@ where
         buffers: O::Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
-        stream.check_host()?;
-        (self.run)(&self.plan, buffers)
+        match stream.into_route() {
+            Ok(route) => route.push(O::NAME, "another design"),
+            Err(stream) => {
+                stream.check_host()?;
+                (self.run)(&self.plan, buffers)?;
+            }
+        }
+        Ok(())
     }
 }

@@ -34,7 +34,7 @@ mod tests;
 pub use corpus::*;
 pub use device::*;
 pub use memory::*;
-pub use operator::{spec_descriptor, spec_destroy, spec_workspace_size};
+pub use operator::{spec_descriptor, spec_destroy, spec_route, spec_workspace_size};
 pub use status::{
     SPEC_ABI_VERSION, spec_abi_version, spec_last_error, spec_status, spec_status_name,
 };

@@ -1,7 +1,7 @@
 //! The bodies of every operator's functions, generic over the operator.
 
 use std::any::Any;
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 
 use spec::{
     Address, Argument, DType, Descriptor, Device, Handle, Portable, Result, Source, Status, Stream,
@@ -11,7 +11,7 @@ use spec::{
 use crate::device::spec_handle;
 use crate::memory::spec_memory;
 use crate::opaque::{Slot, get, give, opaque, take};
-use crate::status::{guard, out_pointer, refuse, spec_status};
+use crate::status::{copy_words, guard, out_pointer, refuse, spec_status};
 use crate::structs::{self, Fields, Layout, spec_struct};
 use crate::tensor::{InOrder, describe, spec_tensor};
 
@@ -25,6 +25,7 @@ opaque!(spec_descriptor: Box<dyn Created>, b"specdesc", "descriptor");
 /// A descriptor of any operator.
 pub(crate) trait Created: Any + Send + Sync {
     fn workspace_size(&self) -> usize;
+    fn route(&self) -> Result<String>;
     fn operator(&self) -> &'static str;
 }
 
@@ -38,6 +39,10 @@ struct Ready<O: Portable> {
 impl<O: Portable> Created for Ready<O> {
     fn workspace_size(&self) -> usize {
         self.descriptor.workspace_size()
+    }
+
+    fn route(&self) -> Result<String> {
+        Ok(self.descriptor.route()?.to_string())
     }
 
     fn operator(&self) -> &'static str {
@@ -306,6 +311,38 @@ pub unsafe extern "C" fn spec_workspace_size(
         let (created, bytes) =
             unsafe { (get(call, descriptor)?, out_pointer(call, "bytes", bytes)?) };
         bytes.write(created.workspace_size());
+        Ok(())
+    })
+}
+
+/// Copies to `buffer` which kernels a call runs, with their launch shapes, in words: what the data
+/// decide is not known, and memory counts as aligned to 256 bytes. The words end with a zero and are
+/// cut if `buffer` is too small. They are for people and tests, and change with the kernels. `bytes`,
+/// unless it is NULL, is set to the number of bytes that all words need, including their zero.
+///
+/// # Errors
+/// Status 4 for a descriptor that is NULL, 3 for a descriptor that was destroyed.
+///
+/// # Safety
+/// `descriptor` is from `spec_<operator>_create`; `buffer` is NULL or has room for `size` bytes;
+/// `bytes` is NULL or points to memory for a `size_t`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spec_route(
+    descriptor: *const spec_descriptor,
+    buffer: *mut c_char,
+    size: usize,
+    bytes: *mut usize,
+) -> spec_status {
+    let call = "spec_route";
+    guard(call, || {
+        // SAFETY: the caller promises that `descriptor` is from `spec_<operator>_create`.
+        let words = unsafe { get(call, descriptor)? }.route()?;
+        // SAFETY: the caller promises that `buffer` is NULL or has room for `size` bytes.
+        let needed = unsafe { copy_words(&words, buffer, size) };
+        if !bytes.is_null() {
+            // SAFETY: the caller promises that `bytes` is NULL or valid for writing.
+            unsafe { out_pointer(call, "bytes", bytes)? }.write(needed);
+        }
         Ok(())
     })
 }

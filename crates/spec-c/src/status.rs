@@ -112,25 +112,32 @@ thread_local! {
 /// `buffer` is NULL or has room for `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spec_last_error(buffer: *mut c_char, size: usize) -> usize {
-    let copy = |last: &RefCell<String>| {
-        let text = last.borrow();
-        if !buffer.is_null() && size > 0 {
-            let mut cut = text.len().min(size - 1);
-            while !text.is_char_boundary(cut) {
-                cut -= 1;
-            }
-            // SAFETY: `cut` is less than `size`, for which the caller promises room in `buffer`,
-            // and at most `text.len()`. The text belongs to this thread, so `buffer` is apart
-            // from it.
-            unsafe {
-                buffer.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), cut);
-                *buffer.add(cut) = 0;
-            }
-        }
-        text.len() + 1
-    };
+    // SAFETY: the caller promises room for `size` bytes in `buffer`.
+    let copy = |last: &RefCell<String>| unsafe { copy_words(&last.borrow(), buffer, size) };
     // A thread that is ending may have destroyed its sentence already: as if there were none.
     LAST.try_with(copy).unwrap_or(1)
+}
+
+/// Copies a text to `buffer`, with a zero at its end, cut if the buffer is too small. Returns the number
+/// of bytes that the whole text needs, including its zero.
+///
+/// # Safety
+/// `buffer` is NULL or has room for `size` bytes. It is apart from the text, as every buffer of a
+/// caller is.
+pub(crate) unsafe fn copy_words(text: &str, buffer: *mut c_char, size: usize) -> usize {
+    if !buffer.is_null() && size > 0 {
+        let mut cut = text.len().min(size - 1);
+        while !text.is_char_boundary(cut) {
+            cut -= 1;
+        }
+        // SAFETY: `cut` is less than `size`, for which the caller promises room in `buffer`, and at
+        // most `text.len()`.
+        unsafe {
+            buffer.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), cut);
+            *buffer.add(cut) = 0;
+        }
+    }
+    text.len() + 1
 }
 
 fn remember(words: String) {

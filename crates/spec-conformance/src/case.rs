@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use spec_core::{
-    Backend, DType, Descriptor, Error, Operator, Role, Source, Status, Stream, Supports,
+    Backend, DType, Descriptor, Error, Operator, Role, Route, Source, Status, Stream, Supports,
     TensorDesc, View, ViewMut,
 };
 
@@ -161,6 +161,29 @@ impl<O: Subject> Case<O> {
         text
     }
 
+    /// The kernels that the call runs on a device. Allocates no memory.
+    ///
+    /// # Errors
+    /// An error of the backend.
+    pub fn route<B>(&self, backend: &B, layout: Layout) -> Result<Route, Failure>
+    where
+        B: Supports<O> + ?Sized,
+    {
+        self.create(backend, layout)?.route().map_err(failed("route"))
+    }
+
+    fn create<B>(&self, backend: &B, layout: Layout) -> Result<Descriptor<O>, Failure>
+    where
+        B: Supports<O> + ?Sized,
+    {
+        let tensors = O::tensors_from(&mut Descs { case: self, layout }).map_err(failed("case"))?;
+        let created = Descriptor::create(backend, &self.operator, &tensors);
+        created.map_err(|error| match error.status() {
+            Status::NotImplemented => Failure::unsupported(&error),
+            _ => Failure::error("create", &error),
+        })
+    }
+
     /// Creates the operator, calls it, and returns all arguments as they are
     /// after the call.
     pub(crate) fn run_once<B>(&self, backend: &B, layout: Layout) -> Result<Vec<Argument>, Failure>
@@ -178,6 +201,8 @@ impl<O: Subject> Case<O> {
     {
         let mut ready = Ready::new(backend, self, layout)?;
         let given = ready.descriptor.workspace_size();
+        // Asking for the route changes nothing, and every device can say it.
+        ready.descriptor.route().map_err(failed("route"))?;
         let first = ready.call(self)?;
         ready.write(self)?;
         let results = ready.call(self)?;
@@ -214,13 +239,7 @@ impl<O: Subject> Ready<O> {
     where
         B: Supports<O> + ?Sized,
     {
-        let tensors = O::tensors_from(&mut Descs { case, layout }).map_err(failed("case"))?;
-        let created = Descriptor::create(backend, &case.operator, &tensors);
-        let descriptor = created.map_err(|error| match error.status() {
-            Status::NotImplemented => Failure::unsupported(&error),
-            _ => Failure::error("create", &error),
-        })?;
-        Ready::with(backend, Arc::new(descriptor), case, layout)
+        Ready::with(backend, Arc::new(case.create(backend, layout)?), case, layout)
     }
 
     /// A second `Ready` with the same descriptor, and with memory of its own.

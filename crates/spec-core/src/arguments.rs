@@ -193,6 +193,11 @@ pub trait Signature: Sized {
         workspace_size: usize,
     ) -> Result<()>;
 
+    /// Buffers in memory that is not there, as large as the descriptors say: for
+    /// [`Descriptor::route`](crate::Descriptor::route).
+    #[doc(hidden)]
+    fn nowhere(tensors: &Self::Tensors) -> Self::Buffers<'static>;
+
     /// Buffers at addresses on `device`, as large as the descriptors say.
     ///
     /// # Safety

@@ -4,7 +4,9 @@ use crate::arguments::Signature;
 use crate::check::{Checker, Site};
 use crate::memory::{Locate, Memory, Staging};
 use crate::stream::Kind;
-use crate::{Address, Buffer, DType, Device, DeviceInfo, QueueId, Result, Status, Stream, ViewMut};
+use crate::{
+    Address, Buffer, DType, Device, DeviceInfo, QueueId, Result, Route, Status, Stream, ViewMut,
+};
 
 /// An operator: its parameters, and the plan that follows from parameters and descriptors.
 ///
@@ -112,7 +114,8 @@ pub unsafe trait Supports<O: Operator>: Backend {
 ///
 /// # Safety
 /// [`launch`](Self::launch) must keep within the buffers and the workspace that
-/// it is given, whatever they contain. [`workspace_size`](Self::workspace_size) must return the
+/// it is given, whatever they contain, and access neither on a stream of kind
+/// [`Route`](Kind::Route). [`workspace_size`](Self::workspace_size) must return the
 /// same number each time, on every thread and in every thread pool: callers allocate a workspace
 /// once for many calls, and the size behind a raw address cannot be checked.
 pub unsafe trait Kernel<O: Operator>: Send + Sync {
@@ -124,13 +127,18 @@ pub unsafe trait Kernel<O: Operator>: Send + Sync {
     /// Enqueues the work and does nothing else: no allocation, no
     /// synchronisation, no copy from the device.
     ///
+    /// On a stream of kind [`Route`](Kind::Route), the kernel appends to the route what it would
+    /// enqueue instead, and accesses neither buffers nor workspace: these are
+    /// [`Nowhere`](crate::Place::Nowhere).
+    ///
     /// # Errors
     /// Status 1 when the device refuses, 5 for a stream of another backend.
     ///
     /// # Safety
-    /// [`Signature::fit`] has checked the buffers against the descriptors that the plan was made
-    /// from. The workspace has at least [`workspace_size`](Self::workspace_size) bytes and is on
-    /// the same device. Buffers and workspace stay usable until the work is done.
+    /// The stream is of kind [`Route`](Kind::Route), or the following holds. [`Signature::fit`] has
+    /// checked the buffers against the descriptors that the plan was made from. The workspace has
+    /// at least [`workspace_size`](Self::workspace_size) bytes and is on the same device. Buffers
+    /// and workspace stay usable until the work is done.
     unsafe fn launch(
         &self,
         workspace: ViewMut<'_>,
@@ -196,6 +204,21 @@ impl<O: Operator> Descriptor<O> {
     /// Status 1 when there is not enough memory.
     pub fn workspace<B: Backend + ?Sized>(&self, backend: &B) -> Result<Buffer<u8>> {
         Buffer::allocate(backend, self.workspace_size())
+    }
+
+    /// The kernels that a call enqueues, with their launch shapes, as far as the host decides: what
+    /// the data decide is not known, and memory counts as aligned to 256 bytes. On the CPU, the
+    /// loops that a call runs.
+    ///
+    /// # Errors
+    /// Status 5 from a kernel of another crate that cannot say it.
+    pub fn route(&self) -> Result<Route> {
+        let mut route = Route::default();
+        let workspace = ViewMut::nowhere(DType::U8, self.workspace_size());
+        let stream = Stream::of_route(&mut route);
+        // SAFETY: the stream is of kind `Route`.
+        unsafe { self.kernel.launch(workspace, O::nowhere(&self.tensors), stream)? };
+        Ok(route)
     }
 
     /// Checks the buffers and enqueues the work on the queue of the handle that the descriptor

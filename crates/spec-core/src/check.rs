@@ -479,12 +479,19 @@ impl<V: Locate> Described<Option<V>> for Option<TensorDesc> {
 
 /// Makes the view of a required or optional argument from its descriptor and its address.
 pub(crate) trait Placed<A, V> {
+    /// The view in memory that is not there.
+    fn nowhere(&self) -> V;
+
     /// # Safety
     /// As for [`View::from_address`] and [`ViewMut::from_address`].
     unsafe fn at(&self, address: A, device: Device) -> V;
 }
 
 impl<'a> Placed<Address, View<'a>> for TensorDesc {
+    fn nowhere(&self) -> View<'a> {
+        View::nowhere(self.dtype(), self.span())
+    }
+
     unsafe fn at(&self, address: Address, device: Device) -> View<'a> {
         // SAFETY: the caller of `at` vouches for the address, as this trait asks.
         unsafe { View::from_address(self.dtype(), self.span(), device, address.0) }
@@ -492,6 +499,10 @@ impl<'a> Placed<Address, View<'a>> for TensorDesc {
 }
 
 impl<'a> Placed<Address, ViewMut<'a>> for TensorDesc {
+    fn nowhere(&self) -> ViewMut<'a> {
+        ViewMut::nowhere(self.dtype(), self.span())
+    }
+
     unsafe fn at(&self, address: Address, device: Device) -> ViewMut<'a> {
         // SAFETY: the caller of `at` vouches for the address, as this trait asks.
         unsafe { ViewMut::from_address(self.dtype(), self.span(), device, address.0) }
@@ -502,6 +513,10 @@ impl<V> Placed<Option<Address>, Option<V>> for Option<TensorDesc>
 where
     TensorDesc: Placed<Address, V>,
 {
+    fn nowhere(&self) -> Option<V> {
+        self.as_ref().map(Placed::nowhere)
+    }
+
     unsafe fn at(&self, address: Option<Address>, device: Device) -> Option<V> {
         // `fit` refuses an argument that has a descriptor but no address, or an address but no
         // descriptor. An address without descriptor becomes a view of 0 elements.

@@ -479,6 +479,14 @@ macro_rules! operator {
                 $crate::check::Checker::new($name).apart(arg::ALL, &spans, workspace)
             }
 
+            fn nowhere(tensors: &Tensors) -> Buffers<'static> {
+                Arguments { $(
+                    $($required)? $($optional)? : $crate::check::Placed::nowhere(
+                        &tensors.$($required)? $($optional)?,
+                    ),
+                )+ }
+            }
+
             unsafe fn at<'a>(
                 tensors: &Tensors,
                 addresses: Addresses,

@@ -33,6 +33,9 @@ pub enum Place<'a> {
         /// Offset of the first byte.
         offset: u64,
     },
+    /// Memory that is not there, where the kernels of a call are listed
+    /// ([`Kind::Route`](crate::stream::Kind::Route)).
+    Nowhere,
 }
 
 /// As [`Place`], for memory that is written.
@@ -56,6 +59,9 @@ pub enum PlaceMut<'a> {
         /// Offset of the first byte.
         offset: u64,
     },
+    /// Memory that is not there, where the kernels of a call are listed
+    /// ([`Kind::Route`](crate::stream::Kind::Route)).
+    Nowhere,
 }
 
 /// Elements that an operator reads.
@@ -122,6 +128,10 @@ impl<'a> View<'a> {
         View { dtype, len, place: Place::Object { device, object, offset }, queue: None }
     }
 
+    pub(crate) fn nowhere(dtype: DType, len: usize) -> Self {
+        View { dtype, len, place: Place::Nowhere, queue: None }
+    }
+
     /// The same elements, as memory that belongs to `queue`. For backends, which mark the memory
     /// that they allocated.
     ///
@@ -169,6 +179,7 @@ impl<'a> View<'a> {
             Place::Object { device, object, offset } => {
                 (self.place, Place::Object { device, object, offset: offset + bytes as u64 })
             }
+            Place::Nowhere => (Place::Nowhere, Place::Nowhere),
         };
         (View { len: mid, place: first, ..self }, View { len: self.len - mid, place: rest, ..self })
     }
@@ -239,6 +250,10 @@ impl<'a> ViewMut<'a> {
         ViewMut { dtype, len, place: PlaceMut::Object { device, object, offset }, queue: None }
     }
 
+    pub(crate) fn nowhere(dtype: DType, len: usize) -> Self {
+        ViewMut { dtype, len, place: PlaceMut::Nowhere, queue: None }
+    }
+
     /// The same elements, as memory that belongs to `queue`. For backends, which mark the memory
     /// that they allocated.
     ///
@@ -278,6 +293,7 @@ impl<'a> ViewMut<'a> {
             PlaceMut::Object { device, object, offset } => {
                 PlaceMut::Object { device: *device, object: *object, offset: *offset }
             }
+            PlaceMut::Nowhere => PlaceMut::Nowhere,
         }
     }
 
@@ -307,6 +323,7 @@ impl<'a> ViewMut<'a> {
                 PlaceMut::Object { device, object, offset },
                 PlaceMut::Object { device, object, offset: offset + bytes as u64 },
             ),
+            PlaceMut::Nowhere => (PlaceMut::Nowhere, PlaceMut::Nowhere),
         };
         (
             ViewMut { dtype, len: mid, place: first, queue },
@@ -366,6 +383,7 @@ impl fmt::Debug for PlaceMut<'_> {
             &PlaceMut::Object { device, object, offset } => {
                 Place::Object { device, object, offset }.fmt(f)
             }
+            PlaceMut::Nowhere => Place::Nowhere.fmt(f),
         }
     }
 }
@@ -418,6 +436,8 @@ impl Locate for View<'_> {
             Place::Host(bytes) => (Device::CPU, 0, bytes.as_ptr().addr() as u64, false),
             Place::Address { device, address } => (device, 0, address, address == 0),
             Place::Object { device, object, offset } => (device, address_of(object), offset, false),
+            // A call refuses it as it refuses a null pointer.
+            Place::Nowhere => (Device::CPU, 0, 0, true),
         };
         let View { dtype, len, queue, .. } = *self;
         Location { dtype, len, device, queue, object, start, null }
@@ -439,6 +459,7 @@ impl Locate for ViewMut<'_> {
             PlaceMut::Object { device, object, offset } => {
                 (*device, address_of(*object), *offset, false)
             }
+            PlaceMut::Nowhere => (Device::CPU, 0, 0, true),
         };
         let ViewMut { dtype, len, queue, .. } = *self;
         Location { dtype, len, device, queue, object, start, null }
@@ -460,6 +481,7 @@ impl<'a> From<ViewMut<'a>> for View<'a> {
             PlaceMut::Host(bytes) => Place::Host(bytes),
             PlaceMut::Address { device, address } => Place::Address { device, address },
             PlaceMut::Object { device, object, offset } => Place::Object { device, object, offset },
+            PlaceMut::Nowhere => Place::Nowhere,
         };
         View { dtype, len, place, queue }
     }

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 
-use crate::{Device, Error, Result, Status};
+use crate::{Device, Error, Result, Route, Status};
 
 /// The stream on which [`Descriptor::call_on`](crate::Descriptor::call_on) enqueues its work.
 ///
@@ -36,6 +36,9 @@ pub enum Kind<'a> {
         /// The object; its backend knows the type.
         object: &'a mut dyn Any,
     },
+    /// A list of the kernels that a call would enqueue. Nothing is enqueued, and the memory of the
+    /// call is not there: see [`Kernel::launch`](crate::Kernel::launch).
+    Route(&'a mut Route),
 }
 
 impl<'a> Stream<'a> {
@@ -60,6 +63,10 @@ impl<'a> Stream<'a> {
         Stream { kind: Kind::Object { device, object }, dependent: false }
     }
 
+    pub(crate) fn of_route(route: &'a mut Route) -> Self {
+        Stream { kind: Kind::Route(route), dependent: false }
+    }
+
     /// Lets the device launch a call while the kernel before it in the stream still runs (CUDA's
     /// programmatic dependent launch). The launched kernel then waits for the earlier kernel, so
     /// calls that follow one another, also in a captured graph, overlap their launches. Results
@@ -82,6 +89,18 @@ impl<'a> Stream<'a> {
     /// The kind of the stream, for backends.
     pub fn into_kind(self) -> Kind<'a> {
         self.kind
+    }
+
+    /// The route that a call appends its kernels to instead of enqueuing them; the stream itself
+    /// where work is to be enqueued. For backends on the CPU, whose calls return when they are done.
+    ///
+    /// # Errors
+    /// The stream.
+    pub fn into_route(self) -> std::result::Result<&'a mut Route, Self> {
+        match self.kind {
+            Kind::Route(route) => Ok(route),
+            kind => Err(Stream { kind, ..self }),
+        }
     }
 
     /// Refuses every stream but the backend's own, for backends on the CPU, which have no other

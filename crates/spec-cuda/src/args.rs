@@ -86,10 +86,15 @@ pub trait Located {
     fn address(self) -> Option<u64>;
 }
 
+/// The address of memory that is not there, where the kernels of a call are listed. It is aligned
+/// as the memory that CUDA allocates.
+const NOWHERE: u64 = 256;
+
 impl Located for View<'_> {
     fn address(self) -> Option<u64> {
         match self.place() {
             Place::Address { address, .. } => Some(address),
+            Place::Nowhere => Some(NOWHERE),
             _ => None,
         }
     }
@@ -99,6 +104,7 @@ impl Located for ViewMut<'_> {
     fn address(self) -> Option<u64> {
         match self.into_place() {
             PlaceMut::Address { address, .. } => Some(address),
+            PlaceMut::Nowhere => Some(NOWHERE),
             _ => None,
         }
     }

@@ -14,7 +14,7 @@ use spec_core::Result;
 
 use crate::Cuda;
 use crate::gpu::Gpu;
-use crate::launch::{Function, NO_ATTRIBUTES, Shape};
+use crate::launch::{Code, Function, NO_ATTRIBUTES, Shape};
 
 /// The largest number of blocks in a cluster on any device.
 pub(crate) const MAX_CLUSTER: u32 = 16;
@@ -23,7 +23,7 @@ pub(crate) const MAX_CLUSTER: u32 = 16;
 /// similar shapes share one cached answer.
 const SHARED_STEP: u32 = 8 * 1024;
 
-/// The key of a cached answer: the kernel's address, the threads of a block, the dynamic shared
+/// The key of a cached answer: the address of the kernel's name, the threads of a block, the dynamic shared
 /// memory of a block in bytes, the blocks of a cluster.
 type Question = (usize, u32, u32, u32);
 
@@ -54,7 +54,7 @@ impl Cuda {
         }
         let shared = shape.shared.next_multiple_of(SHARED_STEP).min(function.dynamic);
         let shape = Shape { shared: shared.max(shape.shared), ..shape };
-        let question = (function.raw.addr(), shape.block, shape.shared, shape.cluster);
+        let question = (function.name.as_ptr().addr(), shape.block, shape.shared, shape.cluster);
         let gpu = self.gpu();
         if let Some(clusters) = gpu.active_clusters.known(question) {
             return Ok(clusters);
@@ -121,6 +121,10 @@ fn first_held<T>(
 
 impl Gpu {
     fn ask_active_clusters(&self, function: &Function, shape: Shape) -> Result<u32> {
+        let raw = match function.code {
+            Code::Loaded { raw, .. } => raw,
+            Code::Unloaded(facts) => return Ok(self.limits().active_clusters(facts, shape)),
+        };
         let _current = self.enter()?;
         let one = Shape { grid: [shape.cluster, 1], ..shape };
         let mut clusters = 0;
@@ -128,8 +132,7 @@ impl Gpu {
         let config = one.config(std::ptr::null_mut(), false, &mut attributes);
         // SAFETY: the function is loaded in the current context; all pointers are to locals that
         // outlive the call.
-        let code =
-            unsafe { sys::cuOccupancyMaxActiveClusters(&mut clusters, function.raw, &config) };
+        let code = unsafe { sys::cuOccupancyMaxActiveClusters(&mut clusters, raw, &config) };
         // The device cannot run a cluster of this size.
         if code != sys::CUresult::CUDA_SUCCESS {
             return Ok(0);

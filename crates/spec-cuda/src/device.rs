@@ -10,6 +10,7 @@ use spec_core::{
 
 use crate::driver::{self, check};
 use crate::gpu::Gpu;
+use crate::limits::Limits;
 use crate::memory::{DeviceMemory, PageLocked};
 use crate::time;
 
@@ -70,6 +71,28 @@ impl Cuda {
         check(gpu.device(), "could not make a stream", made)?;
         drop(current);
         Ok(Cuda { handle: Arc::new(Handle { gpu, stream, queue: QueueId::unique() }) })
+    }
+
+    /// A handle without a device: descriptors can be created on it and asked for their
+    /// [`route`](spec_core::Descriptor::route), which is that of a device with these limits. All else
+    /// is an error. So a test asks on any machine which kernels a GPU would run.
+    ///
+    /// How many clusters a device runs at a time depends on its yield; here the numbers are those of
+    /// an H100 that was measured, in proportion to the multiprocessors.
+    ///
+    /// ```
+    /// use spec_core::{Descriptor, ops::TreeVerify};
+    /// use spec_cuda::{Cuda, kernel::Limits};
+    ///
+    /// let (h100, operator) = (Cuda::without_device(Limits::H100), TreeVerify::new(5));
+    /// let descriptor = Descriptor::create(&h100, &operator, &operator.tensors(64, 16))?;
+    /// let route = descriptor.route()?.to_string();
+    /// assert_eq!(route, "tree_verify_staged (64 blocks of 32 threads)");
+    /// # Ok::<(), spec_core::Error>(())
+    /// ```
+    pub fn without_device(limits: Limits) -> Self {
+        let (gpu, stream) = (Gpu::without_device(limits), std::ptr::null_mut());
+        Cuda { handle: Arc::new(Handle { gpu, stream, queue: QueueId::unique() }) }
     }
 
     /// The handle's own stream as a `CUstream`, for callers who order their work

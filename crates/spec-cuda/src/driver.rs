@@ -226,12 +226,8 @@ pub(crate) fn describe(index: usize) -> Result<Facts> {
     // SAFETY: `version` has room for an int.
     let asked = unsafe { sys::cuDriverGetVersion(&mut version) };
     check(device, "could not ask the driver its version", asked)?;
-    let facts = vec![
-        ("compute capability", format!("{}.{}", compute.0, compute.1)),
-        ("multiprocessors", limits.multiprocessors.to_string()),
-        ("shared memory of a block", format!("{} KiB", limits.shared / 1024)),
-        ("driver", format!("CUDA {}.{}", version / 1000, version % 1000 / 10)),
-    ];
+    let mut facts = limits.facts();
+    facts.push(("driver", format!("CUDA {}.{}", version / 1000, version % 1000 / 10)));
     let info = DeviceInfo { device, name, software: false, memory: Some(memory as u64), facts };
     Ok(Facts { ordinal, info, limits })
 }

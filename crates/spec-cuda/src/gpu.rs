@@ -9,13 +9,15 @@ use spec_core::{Device, DeviceInfo, Error, Result, Status};
 
 use crate::archive::Archive;
 use crate::cluster::ActiveClusters;
+use crate::cubin;
 use crate::driver::{self, Current, check};
-use crate::launch::Function;
+use crate::launch::{Code, Function};
 use crate::limits::Limits;
 
 /// A device's primary context and the kernels loaded into it.
 pub(crate) struct Gpu {
-    context: Arc<Context>,
+    /// The context; none where there is no device ([`Cuda::without_device`](crate::Cuda)).
+    context: Option<Arc<Context>>,
     info: DeviceInfo,
     limits: Limits,
     /// The loaded modules. The key is the address of a module's archive.
@@ -102,20 +104,49 @@ impl Gpu {
         let got = unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, facts.ordinal) };
         check(device, "could not retain its primary context", got)?;
         let context = Arc::new(Context { device, ordinal: facts.ordinal, raw: context });
-        let gpu = Arc::new(Gpu {
-            context,
-            info: facts.info,
-            limits: facts.limits,
-            modules: Mutex::default(),
-            functions: RwLock::default(),
-            active_clusters: ActiveClusters::default(),
-        });
+        let gpu = Arc::new(Gpu::new(Some(context), facts.info, facts.limits));
         open.push((index, Arc::downgrade(&gpu)));
         Ok(gpu)
     }
 
+    fn new(context: Option<Arc<Context>>, info: DeviceInfo, limits: Limits) -> Self {
+        Gpu {
+            context,
+            info,
+            limits,
+            modules: Mutex::default(),
+            functions: RwLock::default(),
+            active_clusters: ActiveClusters::default(),
+        }
+    }
+
+    /// A device that is not there.
+    pub(crate) fn without_device(limits: Limits) -> Arc<Self> {
+        let (major, minor) = limits.compute;
+        let info = DeviceInfo {
+            device: Device::new("no-cuda", 0),
+            name: format!("no device, of compute capability {major}.{minor}"),
+            software: false,
+            memory: None,
+            facts: limits.facts(),
+        };
+        Arc::new(Gpu::new(None, info, limits))
+    }
+
+    /// The error for work on a device that is not there.
+    #[cold]
+    pub(crate) fn absent(&self) -> Error {
+        let words = "there is no device: a handle without one runs nothing";
+        Error::device(self.device(), Status::DeviceNotFound, words)
+    }
+
+    fn there(&self) -> Result<&Arc<Context>> {
+        self.context.as_ref().ok_or_else(|| self.absent())
+    }
+
+    #[inline]
     pub(crate) fn device(&self) -> Device {
-        self.context.device
+        self.info.device
     }
 
     pub(crate) fn info(&self) -> &DeviceInfo {
@@ -126,14 +157,15 @@ impl Gpu {
         &self.limits
     }
 
+    /// The context; null where there is no device.
     pub(crate) fn context(&self) -> sys::CUcontext {
-        self.context.raw
+        self.context.as_ref().map_or(std::ptr::null_mut(), |context| context.raw)
     }
 
     /// Makes this device's context current until the guard is dropped.
     #[inline]
     pub(crate) fn enter(&self) -> Result<Current> {
-        self.context.enter()
+        self.there()?.enter()
     }
 
     /// The kernel `name` of an archive, loaded on first use, and allowed all the
@@ -155,11 +187,21 @@ impl Gpu {
     }
 
     fn load(&self, archive: &Archive, name: &str) -> Result<Function> {
-        let module = self.module(archive)?;
         let missing = || {
             let words = format!("the compiled kernels of {} have no {name}", archive.name);
             Error::device(self.device(), Status::NotImplemented, words)
         };
+        if self.context.is_none() {
+            let image = archive.image(self.device(), self.limits.compute, true)?;
+            let facts = cubin::facts(&image, name).ok_or_else(missing)?;
+            return Ok(Function {
+                code: Code::Unloaded(facts),
+                name: name.into(),
+                dynamic: self.limits.shared - facts.shared,
+                operator: archive.name,
+            });
+        }
+        let module = self.module(archive)?;
         let symbol = CString::new(name).map_err(|_| missing())?;
         let _current = self.enter()?;
         let mut raw = std::ptr::null_mut();
@@ -189,10 +231,10 @@ impl Gpu {
             check(self.device(), "could not allow a kernel its clusters", set)?;
         }
         Ok(Function {
-            raw,
+            code: Code::Loaded { raw, _module: module },
+            name: name.into(),
             dynamic: dynamic.unsigned_abs(),
             operator: archive.name,
-            _module: module,
         })
     }
 
@@ -202,6 +244,7 @@ impl Gpu {
         if let Some(module) = modules.get(&key) {
             return Ok(module.clone());
         }
+        let context = self.there()?.clone();
         let image = archive.image(self.device(), self.limits.compute, self.limits.sass)?;
         let _current = self.enter()?;
         let mut raw = std::ptr::null_mut();
@@ -210,7 +253,7 @@ impl Gpu {
         let loaded = unsafe { sys::cuModuleLoadData(&mut raw, image.as_ptr().cast()) };
         let doing = format!("could not load the kernels of {}", archive.name);
         check(self.device(), &doing, loaded)?;
-        let module = Arc::new(Module { context: self.context.clone(), raw });
+        let module = Arc::new(Module { context, raw });
         modules.insert(key, module.clone());
         Ok(module)
     }

@@ -1,32 +1,47 @@
 //! The one way to enqueue work.
 
+use std::cell::RefCell;
 use std::ffi::c_void;
+use std::fmt;
 use std::sync::Arc;
 
 use cudarc::driver::sys;
 use spec_core::stream::Kind;
-use spec_core::{Error, Result, Status, Stream};
+use spec_core::{Error, Result, Route, Status, Stream};
 
 use crate::Cuda;
+use crate::cubin::Facts;
 use crate::driver::check;
 use crate::gpu::{Gpu, Module};
 
 /// A loaded kernel, which stays loaded while any clone of its `Function` exists.
 #[derive(Clone, Debug)]
 pub struct Function {
-    pub(crate) raw: sys::CUfunction,
+    pub(crate) code: Code,
+    /// The name of the kernel.
+    pub(crate) name: Arc<str>,
     /// The largest dynamic shared memory of a block, in bytes.
     pub(crate) dynamic: u32,
     /// The name of the operator, for error messages.
     pub(crate) operator: &'static str,
-    /// The module of `raw`, which is unloaded after the last of its functions is dropped.
-    pub(crate) _module: Arc<Module>,
+}
+
+/// The code of a kernel.
+#[derive(Clone, Debug)]
+pub(crate) enum Code {
+    Loaded {
+        raw: sys::CUfunction,
+        /// The module of `raw`, which is unloaded after the last of its functions is dropped.
+        _module: Arc<Module>,
+    },
+    /// The code was only looked at: there is no device ([`Cuda::without_device`]).
+    Unloaded(Facts),
 }
 
 // SAFETY: a CUfunction may be used from any thread.
-unsafe impl Send for Function {}
+unsafe impl Send for Code {}
 // SAFETY: as above.
-unsafe impl Sync for Function {}
+unsafe impl Sync for Code {}
 
 /// The launch shape: the grid, the block, its shared memory and the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +114,20 @@ impl Shape {
     }
 }
 
+/// As `16 blocks of 512 threads in clusters of 4`.
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [x, y] = self.grid;
+        if y == 1 {
+            write!(f, "{x} block{}", if x == 1 { "" } else { "s" })?;
+        } else {
+            write!(f, "{x} x {y} blocks")?;
+        }
+        write!(f, " of {} threads", self.block)?;
+        if self.cluster > 1 { write!(f, " in clusters of {}", self.cluster) } else { Ok(()) }
+    }
+}
+
 pub(crate) type Attributes = [sys::CUlaunchAttribute_st; 2];
 
 pub(crate) const NO_ATTRIBUTES: Attributes = [sys::CUlaunchAttribute_st {
@@ -112,6 +141,8 @@ pub(crate) const NO_ATTRIBUTES: Attributes = [sys::CUlaunchAttribute_st {
 pub struct Queue<'a> {
     gpu: &'a Gpu,
     stream: sys::CUstream,
+    /// Where work is listed instead of enqueued, for a stream of kind [`Kind::Route`].
+    route: Option<RefCell<&'a mut Route>>,
     /// Whether a kernel may be launched while the previous kernel still runs. Each kernel
     /// waits for the previous kernel as it starts (`follow` in `kernels/common.cuh`).
     dependent: bool,
@@ -134,16 +165,23 @@ impl Cuda {
     ) -> Result<T> {
         let can_depend = self.limits().has_dependent_launches();
         let dependent = stream.is_dependent() && can_depend;
-        let stream = self.resolve(stream)?;
         let gpu = self.gpu();
+        let kind = match stream.into_kind() {
+            Kind::Route(route) => {
+                let (stream, route) = (std::ptr::null_mut(), Some(RefCell::new(route)));
+                return work(&Queue { gpu, stream, route, dependent, can_depend });
+            }
+            kind => kind,
+        };
+        let stream = self.resolve(kind)?;
         let _current = gpu.enter()?;
-        work(&Queue { gpu, stream, dependent, can_depend })
+        work(&Queue { gpu, stream, route: None, dependent, can_depend })
     }
 
     #[inline]
-    fn resolve(&self, stream: Stream<'_>) -> Result<sys::CUstream> {
+    fn resolve(&self, stream: Kind<'_>) -> Result<sys::CUstream> {
         let refuse = |status, words: String| Err(Error::device(self.device(), status, words));
-        match stream.into_kind() {
+        match stream {
             Kind::Own => Ok(self.own_stream()),
             Kind::Raw { device, handle } if device == self.device() => {
                 Ok(std::ptr::without_provenance_mut(handle as usize))
@@ -185,8 +223,8 @@ impl Cuda {
     }
 }
 
-impl std::fmt::Debug for Queue<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Queue<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Queue({:?} of {})", self.stream, self.gpu.device())
     }
 }
@@ -243,18 +281,20 @@ impl Queue<'_> {
         if shape.grid.contains(&0) {
             return Ok(());
         }
+        if let Some(route) = &self.route {
+            route.borrow_mut().push(&function.name, shape);
+            return Ok(());
+        }
+        let Code::Loaded { raw, .. } = function.code else {
+            return Err(self.gpu.absent());
+        };
         let mut attributes = NO_ATTRIBUTES;
         let config = shape.config(self.stream, dependent, &mut attributes);
         let mut arguments = [std::ptr::from_ref(params).cast_mut().cast::<c_void>()];
         // SAFETY: the function is loaded and takes one `P`, which the driver
         // copies before it returns; the caller promised that its addresses are valid.
         let code = unsafe {
-            sys::cuLaunchKernelEx(
-                &config,
-                function.raw,
-                arguments.as_mut_ptr(),
-                std::ptr::null_mut(),
-            )
+            sys::cuLaunchKernelEx(&config, raw, arguments.as_mut_ptr(), std::ptr::null_mut())
         };
         check(self.gpu.device(), function.operator, code)
     }
@@ -270,6 +310,10 @@ impl Queue<'_> {
     #[inline]
     pub unsafe fn zero(&self, address: u64, bytes: usize) -> Result<()> {
         if bytes == 0 {
+            return Ok(());
+        }
+        if let Some(route) = &self.route {
+            route.borrow_mut().push("memset", format_args!("{bytes} bytes"));
             return Ok(());
         }
         // SAFETY: the caller promised that the range is valid and used by nothing else.
@@ -289,6 +333,7 @@ impl Queue<'_> {
         if bytes.is_empty() {
             return Ok(());
         }
+        self.refuse_copy()?;
         let from = bytes.as_ptr().cast();
         // SAFETY: the caller promised that the range is valid; this function waits, so
         // the host bytes outlive the copy.
@@ -309,6 +354,7 @@ impl Queue<'_> {
         if bytes.is_empty() {
             return Ok(());
         }
+        self.refuse_copy()?;
         let to = bytes.as_mut_ptr().cast();
         // SAFETY: the caller promised that the range is valid; this function waits, so
         // `bytes` outlives the copy.
@@ -317,11 +363,21 @@ impl Queue<'_> {
         self.wait()
     }
 
+    /// Refuses copies and waits where work is listed instead of enqueued.
+    fn refuse_copy(&self) -> Result<()> {
+        if self.route.is_none() {
+            return Ok(());
+        }
+        let words = "a call that copies to or from the host has no route";
+        Err(Error::device(self.gpu.device(), Status::NotImplemented, words))
+    }
+
     /// Waits for all work that was enqueued on the stream.
     ///
     /// # Errors
     /// Status 1 when the driver refuses or the work failed.
     pub fn wait(&self) -> Result<()> {
+        self.refuse_copy()?;
         // SAFETY: the stream is the handle's own stream, or the caller who made a
         // `Stream` of it promised that it is alive.
         let done = unsafe { sys::cuStreamSynchronize(self.stream) };

@@ -13,6 +13,7 @@
 //! | `device` | a handle to a device, with a stream of its own: [`Cuda`] |
 //! | `gpu` | an open device, shared by every handle to it: context, limits, loaded kernels |
 //! | `archive` | the compiled kernels, and which of them a device can run |
+//! | `cubin` | what machine code says of its kernels, for a handle without a device |
 //! | `limits` | the properties of a device that launch shapes depend on |
 //! | `cluster` | how large a cluster the device can run for a kernel |
 //! | `launch` | **the** way to enqueue a kernel |
@@ -39,6 +40,7 @@
 mod archive;
 mod args;
 mod cluster;
+mod cubin;
 mod device;
 mod driver;
 pub mod foreign;

@@ -1,6 +1,10 @@
 //! The properties of a device that launch shapes depend on, and a way to lower these limits
 //! for tests.
 
+use crate::cluster::MAX_CLUSTER;
+use crate::cubin::Facts;
+use crate::launch::Shape;
+
 /// Properties of a device that operators choose their launch shapes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -22,6 +26,34 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// An H100 with the SXM5 socket.
+    pub const H100: Limits = Limits {
+        compute: (9, 0),
+        multiprocessors: 132,
+        shared: 227 * 1024,
+        cluster: MAX_CLUSTER,
+        l2: 50 << 20,
+        sass: true,
+    };
+    /// An A100.
+    pub const A100: Limits = Limits {
+        compute: (8, 0),
+        multiprocessors: 108,
+        shared: 163 * 1024,
+        cluster: 1,
+        l2: 40 << 20,
+        sass: true,
+    };
+    /// A GeForce RTX 4090.
+    pub const RTX_4090: Limits = Limits {
+        compute: (8, 9),
+        multiprocessors: 128,
+        shared: 99 * 1024,
+        cluster: 1,
+        l2: 72 << 20,
+        sass: true,
+    };
+
     /// The environment variable that lowers the limits, so that tests meet the
     /// launch shapes of smaller devices. The value is a list such as
     /// `shared=99,multiprocessors=16,cluster=2,l2=0,sass=no` (shared memory of a block in
@@ -37,6 +69,53 @@ impl Limits {
         self.compute >= (9, 0)
     }
 
+    /// The limits in words.
+    pub(crate) fn facts(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("compute capability", format!("{}.{}", self.compute.0, self.compute.1)),
+            ("multiprocessors", self.multiprocessors.to_string()),
+            ("shared memory of a block", format!("{} KiB", self.shared / 1024)),
+        ]
+    }
+
+    /// How many blocks of a kernel a multiprocessor holds.
+    fn resident_blocks(&self, facts: Facts, shape: Shape) -> u32 {
+        let threads = match self.compute {
+            (8, 6 | 9) | (12, _) => 1536,
+            _ => 2048,
+        };
+        // A multiprocessor keeps 1 KiB of shared memory for each block, and has 1 KiB more than a
+        // block can have. It has 2^16 registers, of which a warp takes a multiple of 256.
+        let shared = (self.shared + 1024) / (facts.shared + shape.shared + 1024);
+        let warps = shape.block.div_ceil(32);
+        let registers = (1 << 16) / ((facts.registers * 32).next_multiple_of(256).max(256) * warps);
+        shared.min(registers).min(threads / shape.block.max(1)).min(32)
+    }
+
+    /// How many clusters of a kernel run at a time, in proportion to those of an H100 with 132
+    /// multiprocessors. There, a cluster of more blocks leaves some multiprocessors idle, since a
+    /// part of the device (GPC) has no multiple of its blocks.
+    pub(crate) fn active_clusters(&self, facts: Facts, shape: Shape) -> u32 {
+        const MEASURED: [&[(u32, u32)]; 2] = [
+            &[(2, 66), (4, 30), (8, 15), (16, 7)],
+            &[(2, 132), (3, 79), (4, 62), (5, 47), (6, 39), (7, 32), (8, 30), (16, 14)],
+        ];
+        let resident = self.resident_blocks(facts, shape);
+        if resident == 0 || shape.cluster > self.cluster {
+            return 0;
+        }
+        let blocks = resident * self.multiprocessors;
+        if shape.cluster == 1 {
+            return blocks;
+        }
+        // With more blocks a multiprocessor, as many of the idle ones are used as with two.
+        let row = MEASURED[resident.min(2) as usize - 1];
+        let measured = row.iter().find(|&&(size, _)| size >= shape.cluster);
+        let &(size, clusters) = measured.unwrap_or(&row[row.len() - 1]);
+        let used = size * clusters * resident / resident.min(2);
+        used * self.multiprocessors / 132 / shape.cluster
+    }
+
     /// The limits, lowered as the environment variable asks.
     pub(crate) fn lowered_by_env(self) -> Result<Self, String> {
         match std::env::var(Self::VARIABLE) {
@@ -45,7 +124,11 @@ impl Limits {
         }
     }
 
-    fn lowered(mut self, list: &str) -> Result<Self, String> {
+    /// The limits, lowered by a list such as `shared=99,multiprocessors=16,cluster=2,l2=0,sass=no`.
+    ///
+    /// # Errors
+    /// A sentence for what is no such list.
+    pub fn lowered(mut self, list: &str) -> Result<Self, String> {
         for item in list.split(',').map(str::trim).filter(|item| !item.is_empty()) {
             let bad = || format!("`{item}` is no limit, expected `{EXAMPLE}` or parts of it");
             let (name, value) = item.split_once('=').ok_or_else(bad)?;
@@ -76,14 +159,32 @@ const EXAMPLE: &str = "shared=99,multiprocessors=16,cluster=2,l2=0,sass=no";
 mod tests {
     use super::*;
 
-    const H100: Limits = Limits {
-        compute: (9, 0),
-        multiprocessors: 132,
-        shared: 227 * 1024,
-        cluster: 16,
-        l2: 50 << 20,
-        sass: true,
-    };
+    const H100: Limits = Limits::H100;
+
+    /// The clusters that run on an H100 at a time, for a kernel with two blocks a multiprocessor and
+    /// one with a single block.
+    #[test]
+    fn clusters_are_those_that_were_measured() {
+        let facts = |registers| Facts { registers, shared: 40 << 10 };
+        let block = Shape::new(1, 512);
+        for (registers, cluster, expected) in [
+            (64, 16, 14),
+            (64, 8, 30),
+            (64, 4, 62),
+            (64, 1, 264),
+            (128, 16, 7),
+            (128, 8, 15),
+            (128, 2, 66),
+            (128, 1, 132),
+        ] {
+            let clusters = H100.active_clusters(facts(registers), block.cluster(cluster));
+            assert_eq!(clusters, expected, "{registers} registers, clusters of {cluster}");
+        }
+        let shared = block.shared(180 << 10).cluster(2);
+        assert_eq!(H100.active_clusters(facts(64), shared), 66, "one block by its shared memory");
+        assert_eq!(H100.active_clusters(facts(64), block.shared(227 << 10)), 0, "too much memory");
+        assert_eq!(Limits::A100.active_clusters(facts(64), block.cluster(2)), 0, "no clusters");
+    }
 
     #[test]
     fn limits_are_only_lowered() {

@@ -2,7 +2,7 @@
 
 use bytemuck::Pod;
 use spec_core::stream::Kind;
-use spec_core::{Matrix, Result, Status, Stream};
+use spec_core::{Matrix, Result, Route, Status, Stream};
 use wgpu::{BindGroupEntry, BindingResource, BufferBinding, CommandEncoder, ComputePass};
 
 use crate::Wgpu;
@@ -42,10 +42,16 @@ impl Wgpu {
     }
 }
 
-/// A compute pass that dispatches are recorded into.
+/// What dispatches are recorded into.
 pub(crate) struct Recorder<'r> {
     gpu: &'r Wgpu,
-    pass: &'r mut ComputePass<'static>,
+    to: Target<'r>,
+}
+
+enum Target<'r> {
+    Pass(&'r mut ComputePass<'static>),
+    /// A list of the dispatches, which do not run.
+    Route(&'r mut Route),
 }
 
 impl Wgpu {
@@ -57,13 +63,21 @@ impl Wgpu {
         stream: Stream<'_>,
         work: impl FnOnce(&mut Recorder<'_>) -> Result<()>,
     ) -> Result<()> {
-        let fill = |pass: &mut ComputePass<'static>| work(&mut Recorder { gpu: self, pass });
+        let kind = match stream.into_kind() {
+            Kind::Route(route) => {
+                return work(&mut Recorder { gpu: self, to: Target::Route(route) });
+            }
+            kind => kind,
+        };
+        let fill = |pass: &mut ComputePass<'static>| {
+            work(&mut Recorder { gpu: self, to: Target::Pass(pass) })
+        };
         let begin = |encoder: &mut CommandEncoder| {
             let descriptor =
                 wgpu::ComputePassDescriptor { label: Some(label), timestamp_writes: None };
             encoder.begin_compute_pass(&descriptor).forget_lifetime()
         };
-        let object = match stream.into_kind() {
+        let object = match kind {
             Kind::Own => {
                 return self.guarded(|| {
                     let descriptor = wgpu::CommandEncoderDescriptor { label: Some(label) };
@@ -121,6 +135,15 @@ impl Recorder<'_> {
             return Ok(());
         }
         let [x, y] = self.grid(groups)?;
+        let pass = match &mut self.to {
+            Target::Pass(pass) => pass,
+            Target::Route(route) => {
+                let s = if groups == 1 { "" } else { "s" };
+                let words = format_args!("{groups} workgroup{s}{}", program.variant());
+                route.push(&program.full_name(), words);
+                return Ok(());
+            }
+        };
         let shared = is_shared(regions, program.bindings());
         let mut words = [0; MAX_BINDINGS + 4];
         for (word, region) in words.iter_mut().zip(regions.iter().take(MAX_BINDINGS)) {
@@ -143,9 +166,9 @@ impl Recorder<'_> {
             layout: &pipeline.layout,
             entries: &entries,
         });
-        self.pass.set_pipeline(&pipeline.pipeline);
-        self.pass.set_bind_group(0, &group, &[]);
-        self.pass.dispatch_workgroups(x, y, 1);
+        pass.set_pipeline(&pipeline.pipeline);
+        pass.set_bind_group(0, &group, &[]);
+        pass.dispatch_workgroups(x, y, 1);
         Ok(())
     }
 

@@ -93,19 +93,23 @@ impl Wgpu {
 
     /// The region of a view's bytes.
     pub(crate) fn region<'a>(&self, view: &View<'a>) -> Result<Region<'a>> {
-        let Place::Object { object, offset, .. } = view.place() else {
-            return Err(self.foreign());
-        };
-        self.make_region(object, offset, view.dtype(), view.len())
+        match view.place() {
+            Place::Object { object, offset, .. } => {
+                self.make_region(object, offset, view.dtype(), view.len())
+            }
+            Place::Nowhere => Ok(Region::nowhere(view.dtype(), view.len())),
+            _ => Err(self.foreign()),
+        }
     }
 
     /// The region of a mutable view's bytes.
     pub(crate) fn region_mut<'a>(&self, view: ViewMut<'a>) -> Result<Region<'a>> {
         let (dtype, len) = (view.dtype(), view.len());
-        let PlaceMut::Object { object, offset, .. } = view.into_place() else {
-            return Err(self.foreign());
-        };
-        self.make_region(object, offset, dtype, len)
+        match view.into_place() {
+            PlaceMut::Object { object, offset, .. } => self.make_region(object, offset, dtype, len),
+            PlaceMut::Nowhere => Ok(Region::nowhere(dtype, len)),
+            _ => Err(self.foreign()),
+        }
     }
 
     /// The region of an optional argument that is read; nothing for one that is absent.
@@ -130,6 +134,7 @@ impl Wgpu {
                 }
                 self.make_region(object, offset, DType::U32, (bytes / 4) as usize)
             }
+            PlaceMut::Nowhere => Ok(Region::nowhere(DType::U32, (bytes / 4) as usize)),
             _ if bytes == 0 => Ok(Region::nothing()),
             _ => Err(self.foreign()),
         }
@@ -176,6 +181,12 @@ impl<'a> Region<'a> {
     /// A region without elements, for an absent argument.
     pub(crate) fn nothing() -> Self {
         Region { buffer: None, offset: 0, bytes: 0, size: 4 }
+    }
+
+    /// Elements in memory that is not there, where the dispatches of a call are listed.
+    fn nowhere(dtype: DType, len: usize) -> Self {
+        let size = dtype.size() as u64;
+        Region { buffer: None, offset: 0, bytes: (len as u64).saturating_mul(size), size }
     }
 
     /// Elements `start .. start + len` of this region, cut off at the region's end.

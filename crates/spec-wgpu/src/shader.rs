@@ -186,6 +186,18 @@ impl Program {
         self.0.entry
     }
 
+    /// The names of the shader and of the entry point, as `topk_router.main`.
+    pub(crate) fn full_name(&self) -> String {
+        format!("{}.{}", self.0.form.shader.name, self.0.entry)
+    }
+
+    /// The use of subgroups and the constants of the pipeline, as `, subgroups, LANES = 8`.
+    pub(crate) fn variant(&self) -> String {
+        let subgroups = if self.0.form.subgroups { ", subgroups" } else { "" };
+        let constants = self.0.constants.iter().map(|(name, value)| format!(", {name} = {value}"));
+        subgroups.to_owned() + &constants.collect::<String>()
+    }
+
     pub(crate) fn bindings(&self) -> &[Access] {
         &self.0.bindings
     }

@@ -58,7 +58,7 @@ pub struct Options {
     /// measured on this machine; may be given several times
     #[arg(long, value_name = "FILE")]
     peers: Vec<PathBuf>,
-    /// Say on stderr what is timed, and after how many seconds
+    /// Say on stderr what is timed, after how many seconds, and which kernels run
     #[arg(long, short)]
     verbose: bool,
 }
@@ -98,7 +98,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             Event::Next(what) if options.verbose => {
                 progress.say(&format!("{:>6.1} s: {what}", started.elapsed().as_secs_f64()));
             }
-            Event::Next(_) => {}
+            Event::Route(route) if options.verbose => progress.say(&format!("          {route}")),
+            Event::Next(_) | Event::Route(_) => {}
             Event::Measured(report) => {
                 // An error is ignored here: the report is written again after the run, and
                 // an error is reported then.

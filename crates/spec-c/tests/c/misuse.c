@@ -182,6 +182,15 @@ static void calling(spec_handle *cpu) {
         failures++;
     }
     FINE(CALL((void)0, router, 0, NULL));
+    char words[256], start[8];
+    FINE(spec_route(router, words, sizeof words, &bytes));
+    FINE(spec_route(router, start, sizeof start, NULL));
+    if (strncmp(words, "topk_router", 11) != 0 || strlen(words) + 1 != bytes || strcmp(start, "topk_ro") != 0) {
+        fprintf(stderr, "the route is `%s`, cut `%s`, of %zu bytes\n", words, start, bytes);
+        failures++;
+    }
+    FINE(spec_route(router, NULL, 0, &bytes));
+    EXPECT(spec_route(NULL, words, sizeof words, NULL), SPEC_STATUS_NULL_POINTER, "descriptor");
     EXPECT(spec_workspace_size(NULL, &bytes), SPEC_STATUS_NULL_POINTER, "descriptor");
     EXPECT(spec_workspace_size(router, NULL), SPEC_STATUS_NULL_POINTER, "`bytes`");
     EXPECT(spec_topk_router_calculate(router, NULL, 0, NULL, NULL), SPEC_STATUS_NULL_POINTER, "`buffers`");

@@ -2,6 +2,7 @@ use crate::Rng;
 use crate::case::{Argument, Case, Recomposed, Rows, Subject};
 use crate::plain;
 use crate::tensor::{Data, Tensor};
+use spec_core::ops::topk_router::preset::{self, Preset};
 use spec_core::ops::topk_router::{MAX_EXPERTS, MAX_TOPK, Masked, Select, TopkRouter};
 use spec_core::{DType, Result, Role};
 
@@ -22,6 +23,9 @@ impl Subject for TopkRouter {
     }
 
     fn random(rng: &mut Rng) -> Case<Self> {
+        // Backends have kernels for published routers, and for calls without other options.
+        let published = rng.chance(3).then(|| rng.pick(preset::ALL));
+        let is_plain = rng.chance(2);
         let usual = rng.pick(&[1, 2, 7, 8, 60, 64, 72, 128, 160, 256, 384, 512, 896, 1024]);
         let experts = match rng.below(4) {
             _ if rng.rare(120) => rng.between(1025, MAX_EXPERTS),
@@ -29,25 +33,44 @@ impl Subject for TopkRouter {
             1 => 1 + rng.size(127),
             _ => usual,
         };
+        let experts = published.as_ref().map_or(experts, Preset::experts);
         let tokens = match () {
             () if experts > 1024 => rng.size(12),
             // As many as CUDA counts the load of in a kernel of its own.
             () if experts <= 16 && rng.chance(400) => rng.between(2048, 2600),
+            // As many as CUDA divides each among fewer lanes.
+            () if published.is_some() && rng.chance(40) => rng.between(1025, 1100),
+            () if published.is_some() && rng.chance(8) => rng.between(128, 160),
             () if experts <= 16 || rng.rare(30) => rng.size(48),
             () => rng.size(4),
         };
-        let operator = parameters(rng, experts);
+        let mut operator = parameters(rng, experts);
+        if let Some(preset) = &published {
+            operator = preset.router();
+        } else if is_plain {
+            operator = operator.shared_experts(0).physical_experts(None);
+            operator = operator.select(Select::Score).topk_groups(operator.groups);
+        }
+        let has_bias = published.as_ref().map_or_else(|| rng.chance(2), Preset::has_bias);
         let x = logits(rng, tokens, experts);
         let shape = [tokens, operator.columns()];
         let dtype = rng.float_dtype();
         let index = rng.pick(&[DType::I32, DType::I32, DType::U32, DType::I64]);
+        let index = if is_plain { DType::I32 } else { index };
         let flags = rng.flags();
         let physical = operator.physical_experts;
         let mut case =
             Case::new(operator).input("x", Tensor::matrix(Rng::floats(dtype, x), tokens, experts));
-        if rng.chance(2) {
+        if has_bias {
             let bias = logits(rng, 1, experts);
-            case = case.input("bias", Tensor::vector(Rng::floats(rng.float_dtype(), bias)));
+            let dtype = if is_plain { DType::F32 } else { rng.float_dtype() };
+            case = case.input("bias", Tensor::vector(Rng::floats(dtype, bias)));
+        }
+        if is_plain {
+            return case
+                .output("weights", DType::F32, &shape)
+                .output("indices", index, &shape)
+                .in_place("flags", Tensor::vector(flags));
         }
         if rng.chance(3) {
             let usual = rng.between(0, tokens) as i32;
@@ -69,7 +92,8 @@ impl Subject for TopkRouter {
         if rng.chance(3) {
             case = case.output("logical", DType::I32, &shape);
         }
-        case.output("weights", rng.float_dtype(), &shape)
+        let weights = if rng.chance(2) { DType::F32 } else { rng.float_dtype() };
+        case.output("weights", weights, &shape)
             .output("indices", index, &shape)
             .in_place("flags", Tensor::vector(flags))
     }

@@ -128,8 +128,14 @@ unsafe impl<O: Subject> Kernel<O> for Loop<O> {
         buffers: O::Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
-        stream.check_host()?;
-        O::plain(&self.0, buffers)
+        match stream.into_route() {
+            Ok(route) => route.push(O::NAME, "the plain loop"),
+            Err(stream) => {
+                stream.check_host()?;
+                O::plain(&self.0, buffers)?;
+            }
+        }
+        Ok(())
     }
 }
 

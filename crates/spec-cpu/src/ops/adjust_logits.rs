@@ -9,7 +9,7 @@ use spec_core::flags::{BAD_LENGTHS, OUT_OF_RANGE};
 use spec_core::ngram::cut;
 use spec_core::ops::AdjustLogits;
 use spec_core::ops::adjust_logits::{Buffers, Plan};
-use spec_core::{Kernel, Result, Supports, View, ViewMut};
+use spec_core::{Kernel, Result, Route, Supports, View, ViewMut};
 
 use super::{by_float, by_int, kernel};
 use crate::Cpu;
@@ -24,7 +24,7 @@ unsafe impl Supports<AdjustLogits> for Cpu {
         let sizes = Sizes::new(plan, rayon::current_num_threads() * 4);
         let size = workspace_size(&[sizes.shares.saturating_mul(sizes.words()).saturating_mul(4)]);
         // SAFETY: as for the `impl`.
-        Ok(unsafe { kernel::<AdjustLogits, _>((plan.clone(), sizes), size, launch) })
+        Ok(unsafe { kernel::<AdjustLogits, _>((plan.clone(), sizes), size, launch, loops) })
     }
 }
 
@@ -65,6 +65,14 @@ impl Sizes {
     fn words(&self) -> usize {
         let lists = self.touched.saturating_add(self.path);
         self.slots.saturating_mul(SLOT).saturating_add(lists)
+    }
+}
+
+fn loops((plan, sizes): &(Plan, Sizes), route: &mut Route) {
+    if plan.rows() > 0 {
+        let rows = plan.rows().div_ceil(sizes.shares);
+        let words = format!("{} shares of {rows} rows, {} slots each", sizes.shares, sizes.slots);
+        route.push("adjust_logits", words);
     }
 }
 

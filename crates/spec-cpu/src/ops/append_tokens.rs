@@ -4,7 +4,7 @@
 use spec_core::flags::{BAD_LENGTHS, OUT_OF_RANGE};
 use spec_core::ops::AppendTokens;
 use spec_core::ops::append_tokens::{AT_LENGTH, Buffers, Plan, RUNNING, STOPPED};
-use spec_core::{Kernel, Result, Supports, ViewMut};
+use spec_core::{Kernel, Result, Route, Supports, ViewMut};
 
 use super::{by_int, kernel};
 use crate::Cpu;
@@ -14,8 +14,12 @@ use crate::slices::{Int, Ints, once, raise, slice_mut};
 unsafe impl Supports<AppendTokens> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<AppendTokens>>> {
         // SAFETY: as for the `impl`.
-        Ok(unsafe { kernel::<AppendTokens, _>(plan.clone(), 0, launch) })
+        Ok(unsafe { kernel::<AppendTokens, _>(plan.clone(), 0, launch, loops) })
     }
+}
+
+fn loops(plan: &Plan, route: &mut Route) {
+    route.push("append_tokens", format_args!("{} requests, one thread", plan.batch()));
 }
 
 fn launch(plan: &Plan, _: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {

@@ -8,7 +8,7 @@
 use rayon::prelude::*;
 use spec_core::ops::DeduplicateTopk;
 use spec_core::ops::deduplicate_topk::{Buffers, Plan};
-use spec_core::{Kernel, Result, Supports, ViewMut};
+use spec_core::{Kernel, Result, Route, Supports, ViewMut};
 
 use super::kernel;
 use crate::Cpu;
@@ -34,7 +34,7 @@ unsafe impl Supports<DeduplicateTopk> for Cpu {
         let prepared = Prepared { plan: plan.clone(), workers };
         let size = workspace_size(&[(workers * prepared.worker_words()).saturating_mul(8)]);
         // SAFETY: as for the `impl`.
-        Ok(unsafe { kernel::<DeduplicateTopk, _>(prepared, size, launch) })
+        Ok(unsafe { kernel::<DeduplicateTopk, _>(prepared, size, launch, loops) })
     }
 }
 
@@ -43,6 +43,11 @@ impl Prepared {
     fn worker_words(&self) -> usize {
         self.plan.unique.cols.next_multiple_of(8)
     }
+}
+
+fn loops(Prepared { plan, workers }: &Prepared, route: &mut Route) {
+    let requests = plan.batch.div_ceil(*workers).max(1);
+    route.push("deduplicate_topk", format_args!("{workers} shares of {requests} requests"));
 }
 
 fn launch(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {

@@ -5,9 +5,9 @@ use spec_core::flags::BAD_LENGTHS;
 use spec_core::ngram::{Haystacks, draft_limit};
 use spec_core::ops::HybridMtpNgram;
 use spec_core::ops::hybrid_mtp_ngram::{Buffers, Plan};
-use spec_core::{Kernel, Result, Supports, ViewMut};
+use spec_core::{Kernel, Result, Route, Supports, ViewMut};
 
-use super::ngram::{Budgeted, Drafting, Request, Token, counts, ints, workspace_bytes};
+use super::ngram::{Budgeted, Drafting, Request, Token, counts, in_turns, ints, workspace_bytes};
 use super::{by_int, kernel};
 use crate::Cpu;
 use crate::slices::{raise, slice_mut};
@@ -17,9 +17,13 @@ unsafe impl Supports<HybridMtpNgram> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<HybridMtpNgram>>> {
         // SAFETY: as for the `impl`.
         Ok(unsafe {
-            kernel::<HybridMtpNgram, _>(plan.clone(), workspace_bytes(&plan.rows), launch)
+            kernel::<HybridMtpNgram, _>(plan.clone(), workspace_bytes(&plan.rows), launch, loops)
         })
     }
+}
+
+fn loops(plan: &Plan, route: &mut Route) {
+    route.push("hybrid_mtp_ngram", in_turns(plan.rows.batch));
 }
 
 fn launch(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {

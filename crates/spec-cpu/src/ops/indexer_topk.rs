@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rayon::prelude::*;
 use spec_core::ops::IndexerTopk;
 use spec_core::ops::indexer_topk::{Buffers, Pages, Plan};
-use spec_core::{Kernel, Result, Supports, View, ViewMut, flags};
+use spec_core::{Kernel, Result, Route, Supports, View, ViewMut, flags};
 
 use super::{by_float, by_int, kernel};
 use crate::Cpu;
@@ -50,7 +50,7 @@ unsafe impl Supports<IndexerTopk> for Cpu {
         let words = prepared.shares().saturating_mul(prepared.row());
         let size = workspace_size(&[words.saturating_mul(4)]);
         // SAFETY: as for the `impl`.
-        Ok(unsafe { kernel::<IndexerTopk, _>(prepared, size, launch) })
+        Ok(unsafe { kernel::<IndexerTopk, _>(prepared, size, launch, loops) })
     }
 }
 
@@ -83,6 +83,17 @@ impl Prepared {
     /// The number of shares of rows.
     fn shares(&self) -> usize {
         self.plan.scores.rows.div_ceil(self.share)
+    }
+}
+
+fn loops(prepared: &Prepared, route: &mut Route) {
+    let Prepared { plan, pieces, share } = prepared;
+    if *pieces > 1 {
+        let words = format!("{} rows in {pieces} pieces each", plan.scores.rows);
+        route.push("indexer_topk.pieces", words);
+    } else {
+        let words = format!("{} shares of {share} rows", prepared.shares());
+        route.push("indexer_topk.rows", words);
     }
 }
 

@@ -17,18 +17,22 @@ mod topk_router;
 mod tree_verify;
 mod unique;
 
-use spec_core::{Kernel, Operator, Result, Signature, Stream, ViewMut};
+use spec_core::{Kernel, Operator, Result, Route, Signature, Stream, ViewMut};
 
 use crate::environment::{UsualDuringCall, make_workers_usual};
 
 /// The function that computes an operator from the prepared data, the workspace and the arguments.
 type Launch<O, P> = for<'w, 'b> fn(&P, ViewMut<'w>, <O as Signature>::Buffers<'b>) -> Result<()>;
 
+/// The function that names the loops that a call with the prepared data runs.
+type Loops<P> = fn(&P, &mut Route);
+
 /// An operator that is prepared for a plan.
 struct Ready<O: Operator, P> {
     prepared: P,
     workspace_size: usize,
     launch: Launch<O, P>,
+    loops: Loops<P>,
 }
 
 /// The kernel that calls `launch` with a workspace of `workspace_size` bytes.
@@ -39,9 +43,10 @@ unsafe fn kernel<O: Operator, P: Send + Sync + 'static>(
     prepared: P,
     workspace_size: usize,
     launch: Launch<O, P>,
+    loops: Loops<P>,
 ) -> Box<dyn Kernel<O>> {
     make_workers_usual();
-    Box::new(Ready { prepared, workspace_size, launch })
+    Box::new(Ready { prepared, workspace_size, launch, loops })
 }
 
 // SAFETY: `launch` keeps within the workspace and the buffers: the caller of `kernel` promised it.
@@ -56,6 +61,13 @@ unsafe impl<O: Operator, P: Send + Sync> Kernel<O> for Ready<O, P> {
         buffers: O::Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
+        let stream = match stream.into_route() {
+            Ok(route) => {
+                (self.loops)(&self.prepared, route);
+                return Ok(());
+            }
+            Err(stream) => stream,
+        };
         stream.check_host()?;
         let _environment = UsualDuringCall::begin();
         (self.launch)(&self.prepared, workspace, buffers)

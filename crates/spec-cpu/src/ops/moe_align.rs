@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use rayon::prelude::*;
 use spec_core::ops::MoeAlign;
 use spec_core::ops::moe_align::{Buffers, MAX_EXPERTS, Plan};
-use spec_core::{DType, Kernel, Result, Supports, ViewMut, dtype, flags};
+use spec_core::{DType, Kernel, Result, Route, Supports, ViewMut, dtype, flags};
 
 use super::{by_int, kernel};
 use crate::Cpu;
@@ -37,8 +37,12 @@ unsafe impl Supports<MoeAlign> for Cpu {
         let prepared = Prepared { plan: plan.clone(), parts: tokens.div_ceil(share).max(1), share };
         let size = workspace_size(&[prepared.parts * prepared.stride() * 4]);
         // SAFETY: as for the `impl`.
-        Ok(unsafe { kernel::<MoeAlign, _>(prepared, size, launch) })
+        Ok(unsafe { kernel::<MoeAlign, _>(prepared, size, launch, loops) })
     }
+}
+
+fn loops(Prepared { parts, share, .. }: &Prepared, route: &mut Route) {
+    route.push("moe_align", format_args!("{parts} parts of {share} tokens"));
 }
 
 fn launch(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {

@@ -220,6 +220,12 @@ pub(super) fn workspace_bytes(shapes: &Shapes) -> usize {
     workspace_size(&[shapes.batch.saturating_mul(2 * 8)])
 }
 
+/// How the requests of a batch are searched, in words.
+pub(super) fn in_turns(batch: usize) -> String {
+    let share = FEW / batch.max(1);
+    format!("{batch} requests: {share} tokens of each on one thread, the rest on all")
+}
+
 /// Marks an index of candidates as an index of the generated tokens, not of the prompt.
 const GENERATED: u64 = 1 << 63;
 

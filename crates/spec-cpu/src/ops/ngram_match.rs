@@ -5,9 +5,9 @@ use spec_core::flags::BAD_LENGTHS;
 use spec_core::ngram::{Haystacks, draft_limit};
 use spec_core::ops::NgramMatch;
 use spec_core::ops::ngram_match::{Buffers, Plan};
-use spec_core::{Kernel, Result, Supports, ViewMut};
+use spec_core::{Kernel, Result, Route, Supports, ViewMut};
 
-use super::ngram::{Budgeted, Drafting, Request, Token, counts, ints, workspace_bytes};
+use super::ngram::{Budgeted, Drafting, Request, Token, counts, in_turns, ints, workspace_bytes};
 use super::{by_int, kernel};
 use crate::Cpu;
 use crate::slices::{raise, slice_mut};
@@ -16,8 +16,14 @@ use crate::slices::{raise, slice_mut};
 unsafe impl Supports<NgramMatch> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<NgramMatch>>> {
         // SAFETY: as for the `impl`.
-        Ok(unsafe { kernel::<NgramMatch, _>(plan.clone(), workspace_bytes(&plan.rows), launch) })
+        Ok(unsafe {
+            kernel::<NgramMatch, _>(plan.clone(), workspace_bytes(&plan.rows), launch, loops)
+        })
     }
+}
+
+fn loops(plan: &Plan, route: &mut Route) {
+    route.push("ngram_match", in_turns(plan.rows.batch));
 }
 
 fn launch(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {

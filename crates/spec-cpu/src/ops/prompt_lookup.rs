@@ -4,9 +4,9 @@ use rayon::prelude::*;
 use spec_core::ops::PromptLookup;
 use spec_core::ops::prompt_lookup::{Buffers, Occurrence, Plan};
 use spec_core::options::unknown;
-use spec_core::{Kernel, Result, Supports, ViewMut};
+use spec_core::{Kernel, Result, Route, Supports, ViewMut};
 
-use super::ngram::{FEW, Match, PIECE, Pattern, Token};
+use super::ngram::{FEW, Match, PIECE, Pattern, Token, in_turns};
 use super::texts::{Drafts, Limits, Texts};
 use super::{by_int, kernel};
 use crate::Cpu;
@@ -18,8 +18,13 @@ unsafe impl Supports<PromptLookup> for Cpu {
         // Two words per request: the length of its longest match so far, and where the match ends.
         let size = workspace_size(&[plan.batch().saturating_mul(2 * 8)]);
         // SAFETY: as for the `impl`.
-        Ok(unsafe { kernel::<PromptLookup, _>(plan.clone(), size, launch) })
+        Ok(unsafe { kernel::<PromptLookup, _>(plan.clone(), size, launch, loops) })
     }
+}
+
+fn loops(plan: &Plan, route: &mut Route) {
+    let name = format!("prompt_lookup.{}", plan.params.occurrence.name());
+    route.push(&name, in_turns(plan.tokens.rows));
 }
 
 fn launch(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {

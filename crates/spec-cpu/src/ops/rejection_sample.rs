@@ -13,7 +13,7 @@ use spec_core::ops::RejectionSample;
 use spec_core::ops::rejection_sample::{Acceptance, Buffers, LEAST_RESIDUAL, Plan, Recovery};
 use spec_core::options::unknown;
 use spec_core::philox::{Draw, Purpose};
-use spec_core::{Kernel, Matrix, Result, Supports, ViewMut, exact, flags};
+use spec_core::{Kernel, Matrix, Result, Route, Supports, ViewMut, exact, flags};
 
 use super::{by_float, by_int, kernel};
 use crate::Cpu;
@@ -36,7 +36,7 @@ unsafe impl Supports<RejectionSample> for Cpu {
         let words = plan.batch.saturating_mul(groups(plan)).saturating_mul(4);
         let size = workspace_size(&[words; 3]);
         // SAFETY: as for the `impl`.
-        Ok(unsafe { kernel::<RejectionSample, _>(plan.clone(), size, launch) })
+        Ok(unsafe { kernel::<RejectionSample, _>(plan.clone(), size, launch, loops) })
     }
 }
 
@@ -52,6 +52,21 @@ struct Scratch<'a> {
     maxima: &'a mut [u32],
     groups: &'a mut [u32],
     bounds: &'a mut [f32],
+}
+
+fn loops(plan: &Plan, route: &mut Route) {
+    let mode = match plan.params.acceptance {
+        Acceptance::Greedy => "greedy",
+        _ => plan.params.recovery.name(),
+    };
+    let first = if walks_first(plan) { "first on one thread, then " } else { "" };
+    let words = format!("{} requests, {first}on all threads", plan.batch);
+    route.push(&format!("rejection_sample.{mode}"), words);
+}
+
+/// Whether the calling thread walks all requests before the other threads are woken.
+fn walks_first(plan: &Plan) -> bool {
+    plan.tokens().max(plan.batch) <= FEW
 }
 
 fn launch(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
@@ -148,7 +163,7 @@ impl<T: Float> Verifier<'_, T> {
         // drafts accepted so far as its number of accepted tokens.
         emitted.fill(0);
         accepted.fill(0);
-        if self.plan.tokens().max(self.plan.batch) <= FEW {
+        if walks_first(self.plan) {
             let mut open = false;
             let Matrix { row_stride, cols, .. } = self.plan.output;
             for request in 0..self.plan.batch {

@@ -13,7 +13,7 @@ use spec_core::ops::topk_router::{
     Buffers, GroupScore, MAX_EXPERTS, MAX_TOPK, Masked, Plan, REPLICA_HASH, Scoring, Select,
 };
 use spec_core::options::unknown;
-use spec_core::{DType, Kernel, Matrix, Result, Supports, View, ViewMut, exact, flags};
+use spec_core::{DType, Kernel, Matrix, Result, Route, Supports, View, ViewMut, exact, flags};
 
 use super::{by_float, by_int, kernel};
 use crate::Cpu;
@@ -36,8 +36,15 @@ const NO_EXPERT: u32 = u32::MAX;
 unsafe impl Supports<TopkRouter> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<TopkRouter>>> {
         // SAFETY: as for the `impl`.
-        Ok(unsafe { kernel::<TopkRouter, _>(plan.clone(), 0, launch) })
+        Ok(unsafe { kernel::<TopkRouter, _>(plan.clone(), 0, launch, loops) })
     }
+}
+
+fn loops(plan: &Plan, route: &mut Route) {
+    let way = if plan.chosen.is_some() { "replay" } else { "select" };
+    let room = if plan.experts() <= FEW_EXPERTS { FEW_EXPERTS } else { MAX_EXPERTS };
+    let words = format!("{} tokens, at least {MIN_TOKENS} a task", plan.tokens());
+    route.push(&format!("topk_router.{way}_{room}"), words);
 }
 
 fn launch(plan: &Plan, _: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {

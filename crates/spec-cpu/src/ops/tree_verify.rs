@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use spec_core::ngram::cut;
 use spec_core::ops::TreeVerify;
 use spec_core::ops::tree_verify::{Buffers, Nodes, Plan};
-use spec_core::{Kernel, Result, Supports, ViewMut, flags};
+use spec_core::{Kernel, Result, Route, Supports, ViewMut, flags};
 
 use super::{by_int, kernel};
 use crate::Cpu;
@@ -19,8 +19,13 @@ const MIN_REQUESTS: usize = 64;
 unsafe impl Supports<TreeVerify> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<TreeVerify>>> {
         // SAFETY: as for the `impl`.
-        Ok(unsafe { kernel::<TreeVerify, _>(plan.clone(), 0, launch) })
+        Ok(unsafe { kernel::<TreeVerify, _>(plan.clone(), 0, launch, loops) })
     }
+}
+
+fn loops(plan: &Plan, route: &mut Route) {
+    let words = format!("{} requests, at least {MIN_REQUESTS} a task", plan.tokens.rows);
+    route.push("tree_verify", words);
 }
 
 fn launch(plan: &Plan, _: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {

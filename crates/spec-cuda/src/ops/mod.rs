@@ -47,6 +47,8 @@ mod ngram_match;
 mod prompt_lookup;
 mod race;
 mod rejection_sample;
+#[cfg(test)]
+mod routes;
 mod sample_logits;
 mod suffix_lookup;
 mod topk_router;

@@ -20,7 +20,7 @@ use spec_core::exact::{self, sampling};
 use spec_core::ops::SampleLogits;
 use spec_core::ops::sample_logits::{Buffers, MAX_DRAWS, Plan};
 use spec_core::philox::{Draw, Purpose};
-use spec_core::{Element, Kernel, Matrix, Result, Supports, ViewMut, flags};
+use spec_core::{Element, Kernel, Matrix, Result, Route, Supports, ViewMut, flags};
 
 use self::cut::{Kept, cut, total};
 use self::report::{Reported, report};
@@ -83,17 +83,33 @@ unsafe impl Supports<SampleLogits> for Cpu {
         let [order, sums] = [2 * plan.vocab(), 2 * prepared.blocks()].map(words);
         let size = workspace_size(&[order, sums, vocab, vocab, groups, groups, groups]);
         // SAFETY: as for the `impl`.
-        Ok(unsafe { kernel::<SampleLogits, _>(prepared, size, launch) })
+        Ok(unsafe { kernel::<SampleLogits, _>(prepared, size, launch, loops) })
     }
 }
 
 impl Prepared {
+    /// Whether the chunks of a row are shared between threads. With at least as many rows as
+    /// threads, no row is split.
+    fn splits_rows(&self) -> bool {
+        self.workers < rayon::current_num_threads()
+    }
+
     fn groups(&self) -> usize {
         self.plan.vocab().div_ceil(GROUP)
     }
 
     fn blocks(&self) -> usize {
         self.plan.vocab().div_ceil(BLOCK)
+    }
+}
+
+fn loops(prepared: &Prepared, route: &mut Route) {
+    let Prepared { plan, workers } = prepared;
+    if *workers > 0 {
+        let name = if plan.filters { "sample_logits.filters" } else { "sample_logits.plain" };
+        let split = if prepared.splits_rows() { "rows split" } else { "rows whole" };
+        let rows = plan.rows().div_ceil(*workers);
+        route.push(name, format_args!("{workers} workers of {rows} rows, {split}"));
     }
 }
 
@@ -141,7 +157,7 @@ fn run<T: Float, I: Int>(
             _ => None,
         },
         // With at least as many rows as threads, no row is split.
-        chunk: if p.workers < rayon::current_num_threads() { CHUNK } else { blocks },
+        chunk: if p.splits_rows() { CHUNK } else { blocks },
     };
     // Each worker takes `each` rows, one after the other.
     let each = plan.rows().div_ceil(p.workers);

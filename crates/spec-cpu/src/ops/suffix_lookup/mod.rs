@@ -12,7 +12,7 @@ use spec_core::flags::BAD_LENGTHS;
 use spec_core::ngram::cut;
 use spec_core::ops::SuffixLookup;
 use spec_core::ops::suffix_lookup::{Buffers, MAX_DRAFTS, Plan};
-use spec_core::{Element, Kernel, Matrix, Result, Supports, ViewMut};
+use spec_core::{Element, Kernel, Matrix, Result, Route, Supports, ViewMut};
 
 use super::ngram::{FEW, Token};
 use super::texts::{Drafts, Limits, Texts};
@@ -34,12 +34,23 @@ unsafe impl Supports<SuffixLookup> for Cpu {
         let words = plan.batch().saturating_mul(words_of_request(plan));
         let size = workspace_size(&[words.saturating_mul(8)]);
         // SAFETY: as for the `impl`.
-        Ok(unsafe { kernel::<SuffixLookup, _>(plan.clone(), size, launch) })
+        Ok(unsafe { kernel::<SuffixLookup, _>(plan.clone(), size, launch, loops) })
     }
 }
 
 fn words_of_request(plan: &Plan) -> usize {
     HEAD + NODE * plan.drafts.cols
+}
+
+fn loops(plan: &Plan, route: &mut Route) {
+    let corpus = plan.corpus.map_or(0, |corpus| corpus.len);
+    let threads = if is_few(plan, corpus) { "one thread" } else { "all threads" };
+    route.push("suffix_lookup", format_args!("{} requests, {threads}", plan.tokens.rows));
+}
+
+/// Whether the calling thread looks all texts up before it would have woken another.
+fn is_few(plan: &Plan, corpus: usize) -> bool {
+    plan.tokens.rows.saturating_mul(plan.tokens.cols + corpus) <= FEW
 }
 
 fn launch(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
@@ -76,7 +87,7 @@ fn run<T: Token + Int>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>
         let count = grow(params, &windows, nodes);
         head.copy_from_slice(&[count, windows.length, windows.len()].map(|size| size as u64));
     };
-    if batch.saturating_mul(plan.tokens.cols + corpus.len()) <= FEW {
+    if is_few(plan, corpus.len()) {
         noted.chunks_mut(words).enumerate().for_each(look_up);
     } else {
         noted.par_chunks_mut(words).enumerate().for_each(look_up);

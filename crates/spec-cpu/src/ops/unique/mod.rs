@@ -31,7 +31,7 @@ mod pieces;
 use rayon::prelude::*;
 use spec_core::ops::Unique;
 use spec_core::ops::unique::{Buffers, Plan};
-use spec_core::{DType, Kernel, Result, Supports, ViewMut};
+use spec_core::{DType, Kernel, Result, Route, Supports, ViewMut};
 
 use super::kernel;
 use crate::Cpu;
@@ -145,7 +145,20 @@ unsafe impl Supports<Unique> for Cpu {
         };
         let prepared = Prepared { plan: plan.clone(), sizes };
         // SAFETY: as for the `impl`.
-        Ok(unsafe { kernel::<Unique, _>(prepared, size, launch) })
+        Ok(unsafe { kernel::<Unique, _>(prepared, size, launch, loops) })
+    }
+}
+
+fn loops(Prepared { plan, sizes }: &Prepared, route: &mut Route) {
+    let Sizes { buckets, parts, workers, scratch, .. } = sizes;
+    if plan.keys.len <= *scratch {
+        route.push("unique.piece", format_args!("{} keys", plan.keys.len));
+    } else {
+        let words = format!("{buckets} buckets at most, {parts} parts, {workers} workers");
+        route.push("unique.scatter", words);
+    }
+    if plan.inverse.is_some() {
+        route.push("unique.inverse", format_args!("{} keys", plan.keys.len));
     }
 }
 
