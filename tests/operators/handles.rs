@@ -163,6 +163,7 @@ fn overlapping_views_are_refused() {
                     Place::Object { device, object, offset } => {
                         ViewMut::from_object(DType::I32, 6, device, object, offset)
                     }
+                    _ => unreachable!("a handle's memory has a place"),
                 }
             };
             let buffers = Buffers::new(given, unique);
@@ -191,7 +192,8 @@ fn accepted_names_are_those_of_this_build() {
         assert_eq!(error.to_string().contains(name), built, "{error}");
     }
     let error = "cuda:99999999999999999999".parse::<Handle>().unwrap_err();
-    let words = "`cuda:99999999999999999999` is no device, expected a smaller index";
+    let words =
+        "`cuda:99999999999999999999` is no device, expected a smaller number, as in `cuda:0`";
     assert!(error.to_string().starts_with(words), "{error}");
 }
 

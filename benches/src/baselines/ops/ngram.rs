@@ -45,12 +45,12 @@ fn on_host<O: Drafts>(cuda: &Cuda, plan: &O::Plan) -> Result<Box<dyn Kernel<O>>>
 }
 
 /// Copies tensors to the host, and waits for each copy.
-struct Fetch<'a> {
+struct Fetch<'a, 'q> {
     cuda: &'a Cuda,
-    queue: &'a Queue<'a>,
+    queue: &'a Queue<'q>,
 }
 
-impl Fetch<'_> {
+impl Fetch<'_, '_> {
     fn copy(&self, address: u64, bytes: usize, host: &mut Vec<u64>) -> Result<()> {
         host.resize(bytes.div_ceil(8), 0);
         // SAFETY: the address is that of a view of `bytes` bytes.
