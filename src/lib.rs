@@ -57,11 +57,11 @@ mod handle;
 pub use corpus::Corpus;
 pub use handle::{Handle, Listing, Portable, devices};
 pub use spec_core::{
-    Address, Argument, Backend, Buffer, DType, Descriptor, Device, DeviceInfo, DeviceName, Element,
-    Error, ErrorKind, Kernel, Matrix, Memory, Operator, Place, PlaceMut, QueueId, Result, Role,
-    Shape, Signature, Site, Source, Staging, Status, Stream, Supports, TensorDesc, Timed, Timing,
-    Vector, View, ViewMut, bf16, dtype, exact, f16, flags, for_each_operator, memory, ngram, ops,
-    options, philox, race, stream, timing,
+    Address, Argument, Backend, Buffer, DType, Descriptor, Device, DeviceInfo, DeviceName,
+    DtypeRule, Element, Error, ErrorKind, Kernel, Matrix, Memory, Operator, Place, PlaceMut,
+    QueueId, Result, Role, Shape, Signature, Site, Source, Staging, Status, Stream, Supports,
+    TensorDesc, Timed, Timing, Vector, View, ViewMut, bf16, dtype, exact, f16, flags,
+    for_each_operator, memory, ngram, ops, options, philox, race, shape, stream, timing,
 };
 
 #[cfg(feature = "cpu")]

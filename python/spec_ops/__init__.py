@@ -33,110 +33,34 @@ from ._errors import (
     SpecError,
     StridesError,
 )
-from ._functions import (
-    adjust_logits,
-    append_tokens,
-    deduplicate_topk,
-    hybrid_mtp_ngram,
-    indexer_topk,
-    moe_align,
-    ngram_match,
-    prompt_lookup,
-    rejection_sample,
-    sample_logits,
-    suffix_lookup,
-    topk_router,
-    tree_verify,
-    unique,
-)
+from . import _functions, _planned, _results
+from ._functions import *  # noqa: F403
 from ._native import Plan, __version__, devices
 from ._native import forked as _forked
-from ._planned import (
-    AdjustLogits,
-    AppendTokens,
-    DeduplicateTopk,
-    HybridMtpNgram,
-    IndexerTopk,
-    MoeAlign,
-    NgramMatch,
-    PromptLookup,
-    RejectionSample,
-    SampleLogits,
-    SuffixLookup,
-    TopkRouter,
-    TreeVerify,
-    Unique,
-)
-from ._results import (
-    AlignedExperts,
-    AppendedTokens,
-    BestPositions,
-    DistinctKeys,
-    DistinctPositions,
-    Drafts,
-    RejectionResult,
-    RoutedExperts,
-    SampledTokens,
-    SuffixDrafts,
-    VerifiedPath,
-)
+from ._planned import *  # noqa: F403
+from ._results import *  # noqa: F403
 from ._torch_unique import torch_unique
 
 __all__ = [
-    "AdjustLogits",
-    "AlignedExperts",
-    "AppendTokens",
-    "AppendedTokens",
     "ArgumentError",
-    "BestPositions",
     "Corpus",
-    "DeduplicateTopk",
     "DeviceError",
     "DeviceLostError",
-    "DistinctKeys",
-    "DistinctPositions",
-    "Drafts",
     "DtypeError",
-    "HybridMtpNgram",
-    "IndexerTopk",
-    "MoeAlign",
-    "NgramMatch",
     "OutOfMemoryError",
     "Plan",
-    "PromptLookup",
-    "RejectionResult",
-    "RejectionSample",
-    "RoutedExperts",
-    "SampleLogits",
-    "SampledTokens",
     "ShapeError",
     "SignatureError",
     "SpecError",
     "StridesError",
-    "SuffixDrafts",
-    "SuffixLookup",
-    "TopkRouter",
-    "TreeVerify",
-    "Unique",
-    "VerifiedPath",
     "__version__",
-    "adjust_logits",
-    "append_tokens",
-    "deduplicate_topk",
     "devices",
-    "hybrid_mtp_ngram",
-    "indexer_topk",
-    "moe_align",
-    "ngram_match",
-    "prompt_lookup",
-    "rejection_sample",
-    "sample_logits",
-    "suffix_lookup",
-    "topk_router",
     "torch_unique",
-    "tree_verify",
-    "unique",
 ]
+# The operators: functions, classes, and what these return.
+__all__ += _functions.__all__
+__all__ += _planned.__all__
+__all__ += _results.__all__
 
 # Threads do not survive a fork; the operators on the CPU are told to start new ones.
 if hasattr(_os, "register_at_fork"):

@@ -4,7 +4,7 @@ for each operator, option or argument is made from this."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -12,8 +12,17 @@ from . import _native
 from ._errors import SignatureError
 
 
-#: A name in the words for a shape.
-_NAME = re.compile(r"[a-z_]\w*")
+#: A size in a shape: a number, a name, or an operation with two sizes.
+Size = int | str | tuple[str, Any, Any]
+
+
+def names(size: Size) -> Iterator[str]:
+    """The names in a size."""
+    if isinstance(size, str):
+        yield size
+    elif isinstance(size, tuple):
+        for side in size[1:]:
+            yield from names(side)
 
 
 class Option(NamedTuple):
@@ -38,7 +47,12 @@ class Argument(NamedTuple):
     role: str
     optional: bool
     dtypes: tuple[str, ...]
+    #: The argument whose element type this one has.
+    like: str | None
+    #: The shape in words.
     shape: str
+    #: The shapes that it may have.
+    shapes: tuple[tuple[Size, ...], ...]
     doc: str
 
 
@@ -50,6 +64,11 @@ class Contract:
         self.summary = plain(about["doc"].strip().partition("\n\n")[0])
         self.options = tuple(Option(*fields) for fields in about["options"])
         self.arguments = tuple(Argument(*fields) for fields in about["arguments"])
+        #: What sizes are that no argument says, and the argument without which this holds, or None.
+        self.sizes: dict[str, tuple[Size, str | None]] = about["sizes"]
+        #: Sizes that no option and no input has, such as the number of draws of a row: a call says
+        #: them.
+        self.extents: tuple[str, ...] = about["extents"]
 
     @cached_property
     def inputs(self) -> tuple[Argument, ...]:
@@ -71,20 +90,11 @@ class Contract:
         """Arguments that a call may leave out: inputs, and outputs that are made if asked for."""
         return tuple(argument for argument in self.arguments if argument.optional)
 
-    @cached_property
-    def extents(self) -> tuple[str, ...]:
-        """Sizes that no option and no input has, such as the number of draws of a row: a call
-        says them."""
-        known = {option.name for option in self.options} | {"capacity", "or"}
-        for argument in self.inputs:
-            known.update(_NAME.findall(argument.shape))
-        names = (name for output in self.outputs for name in _NAME.findall(output.shape))
-        return tuple(dict.fromkeys(name for name in names if name not in known))
-
     def needs(self, extent: str) -> bool:
         """Whether no call can do without that extent: a required output has no other shape."""
-        shapes = (output.shape for output in self.outputs if not output.optional)
-        return any(all(extent in _NAME.findall(one) for one in shape.split(" or ")) for shape in shapes)
+        required = (output.shapes for output in self.outputs if not output.optional)
+        has = lambda shape: any(extent in names(size) for size in shape)
+        return any(all(map(has, shapes)) for shapes in required)
 
     def completed(self, values: Iterable[Any]) -> dict[str, Any]:
         """Options by name, those that follow another one with its value."""

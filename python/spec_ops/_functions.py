@@ -20,15 +20,18 @@ import linecache
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any, Literal  # noqa: F401, in annotations
 
 from . import _results as results
 from . import _signatures as signatures
 from ._contract import OPERATORS, Contract
-from ._examples import EXAMPLES
 from ._native import Operator, call, operator  # noqa: F401, `call` in the functions' text
 from ._results import Array  # noqa: F401, in annotations
-from ._shapes import of_outputs
+
+
+#: What the functions' documentation says beyond the contracts, a file per operator.
+EXAMPLES = Path(__file__).with_name("examples")
 
 
 def make(name: str, *values: Any) -> Operator:
@@ -36,7 +39,7 @@ def make(name: str, *values: Any) -> Operator:
     what it made."""
     # As the named tuple's own constructor, which is Python's code, does in the end.
     result = partial(tuple.__new__, results.RESULTS.get(name, tuple))
-    return Operator(name, values, of_outputs, result)
+    return Operator(name, values, result)
 
 
 def asked(out: Any, wanted: Sequence[bool | None]) -> Any:
@@ -83,8 +86,10 @@ def _function(contract: Contract) -> Callable[..., Any]:
     taken = list(inspect.signature(function).parameters.values())[:-1]
     function.__signature__ = inspect.signature(function).replace(parameters=taken)
     function.__module__ = "spec_ops"
-    function.__doc__ = signatures.documentation(contract, EXAMPLES[contract.name])
+    example = EXAMPLES.joinpath(f"{contract.name}.txt").read_text("utf-8")
+    function.__doc__ = signatures.documentation(contract, example)
     return function
 
 
 FUNCTIONS = {name: _function(contract) for name, contract in OPERATORS.items()}
+__all__ = list(FUNCTIONS)

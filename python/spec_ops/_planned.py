@@ -72,3 +72,4 @@ def _planned(contract: Contract) -> type[Planned]:
 
 CLASSES = {name: _planned(contract) for name, contract in OPERATORS.items()}
 globals().update({made.__name__: made for made in CLASSES.values()})
+__all__ = [made.__name__ for made in CLASSES.values()]

@@ -11,24 +11,9 @@ from ._contract import OPERATORS
 #: An array of torch, numpy, cupy, jax or of another library that knows DLPack.
 Array = Any
 
-_NAMES = {
-    "topk_router": "RoutedExperts",
-    "deduplicate_topk": "DistinctPositions",
-    "rejection_sample": "RejectionResult",
-    "prompt_lookup": "Drafts",
-    "sample_logits": "SampledTokens",
-    "suffix_lookup": "SuffixDrafts",
-    "tree_verify": "VerifiedPath",
-    "append_tokens": "AppendedTokens",
-    "moe_align": "AlignedExperts",
-    "indexer_topk": "BestPositions",
-    "unique": "DistinctKeys",
-}
-
-
 def _result(operator: str) -> Any:
     outputs = OPERATORS[operator].outputs
-    made: Any = namedtuple(_NAMES[operator], [output.name for output in outputs])
+    made: Any = namedtuple(f"{OPERATORS[operator].class_name}Result", [output.name for output in outputs])
     shapes = ", ".join(
         f"``{output.name}`` {output.shape}" + " or None" * output.optional for output in outputs
     )
@@ -36,6 +21,7 @@ def _result(operator: str) -> Any:
     return made
 
 
-#: By operator.
-RESULTS = {operator: _result(operator) for operator in _NAMES}
+#: By operator; those with one output return it, or nothing.
+RESULTS = {name: _result(name) for name, contract in OPERATORS.items() if contract.outputs[1:]}
 globals().update({made.__name__: made for made in RESULTS.values()})
+__all__ = [made.__name__ for made in RESULTS.values()]

@@ -1,95 +1,74 @@
-"""Shapes of outputs, read from the words of the contract: ``[tokens, topk + shared_experts]``.
-
-The same words serve calls, where sizes are numbers, and tracing, where they are symbols.
-"""
+"""Shapes of outputs where sizes are symbols, as in calls that are traced, and the lengths of vectors
+that a number stands for."""
 
 from __future__ import annotations
 
-import re
+import operator
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
-from ._contract import OPERATORS
+from ._contract import OPERATORS, Contract, Size, names
 
-#: Outputs whose element type is that of an input.
-_SAME_DTYPE = {
-    ("append_tokens", "last_tokens"): "tokens",
-    ("prompt_lookup", "drafts"): "tokens",
-    ("suffix_lookup", "drafts"): "tokens",
-    ("unique", "unique"): "keys",
+_OPERATIONS = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "ceil": lambda a, b: (a + b - 1) // b,
 }
 
 
-@cache
-def _dimensions(words: str) -> tuple[str, ...]:
-    """The dimensions of the first shape in words: of ``[batch] or [batch, 1]``, ``batch``."""
-    inner = words.partition(" or ")[0].strip("[]")
-    return tuple(part.strip() for part in inner.split(","))
+class _Sizes:
+    """What the names in an operator's shapes stand for: options, and sizes of what is given."""
+
+    def __init__(
+        self, contract: Contract, options: Sequence[Any], shapes: Mapping[str, Sequence[Any]]
+    ) -> None:
+        self._contract, self._given = contract, shapes
+        options = contract.completed(options)
+        self.known = {name: value for name, value in options.items() if value is not None}
+        for argument in contract.inputs:
+            extents = shapes.get(argument.name, ())
+            shape = next((one for one in argument.shapes if len(one) == len(extents)), ())
+            for size, extent in zip(shape, extents):
+                self._solve(size, extent)
+
+    def of(self, size: Size) -> Any:
+        """The size; None for one with a name that nothing says."""
+        if isinstance(size, int):
+            return size
+        if isinstance(size, str):
+            meant, without = self._contract.sizes.get(size, (size, None))
+            if size in self.known or meant == size or without in self._given:
+                return self.known.get(size)
+            return self.of(meant)
+        operation, *sides = size
+        a, b = map(self.of, sides)
+        return None if a is None or b is None else _OPERATIONS[operation](a, b)
+
+    def _solve(self, size: Size, extent: Any) -> None:
+        """Notes the unknown name in a size that is `extent`: `batch` of `batch * mtp_step`."""
+        if isinstance(size, str):
+            if self.of(size) is None:
+                self.known[size] = extent
+        elif isinstance(size, tuple):
+            operation, a, b = size
+            if (known := self.of(b)) is not None and operation == "+":
+                self._solve(a, extent - known)
+            elif known and operation == "*":
+                self._solve(a, extent // known)
 
 
-@cache
-def _alternative(words: str, extents: frozenset[str]) -> str:
-    """Of ``[rows] or [rows, n]`` the shape that has a known extent, or else the first."""
-    alternatives = words.split(" or ")
-    names = (set(re.findall(r"[a-z_]\w*", shape)) for shape in alternatives)
-    return next((shape for shape, has in zip(alternatives, names) if has & extents), alternatives[0])
-
-
-@cache
-def _expression(words: str) -> Any:
-    return compile(words.replace("/", "//"), words, "eval")
-
-
-def _moe_capacity(sizes: Mapping[str, Any]) -> Any:
-    """As the contract has it for `moe_align`."""
-    block = sizes["block_size"]
-    picks = sizes["tokens"] * sizes["k"] + sizes["local_experts"] * (block - 1)
-    return (picks + block - 1) // block * block
-
-
-def _sizes(operator: str, options: Sequence[Any], shapes: Mapping[str, Sequence[Any]]) -> dict:
-    """What the names in shapes stand for: options, and dimensions of what was given."""
-    sizes = OPERATORS[operator].completed(options)
-    for argument in OPERATORS[operator].inputs:
-        shape = shapes.get(argument.name)
-        dimensions = _dimensions(argument.shape)
-        if shape is None or len(shape) != len(dimensions):
-            continue
-        for words, extent in zip(dimensions, shape):
-            if words.isidentifier():
-                sizes.setdefault(words, extent)
-                continue
-            # `batch * mtp_step` of known steps, and `batch + 1`.
-            name, times, factor = words.partition(" * ")
-            if times and sizes.get(factor):
-                sizes.setdefault(name, extent // sizes[factor])
-            name, plus, more = words.partition(" + ")
-            if plus and name.isidentifier() and more.isdecimal():
-                sizes.setdefault(name, extent - int(more))
-    # Without `requests`, each slot of the texts is a request.
-    if "slots" in sizes:
-        sizes.setdefault("batch", sizes["slots"])
-    if operator == "moe_align" and sizes.get("block_size") and "tokens" in sizes:
-        sizes["capacity"] = _moe_capacity(sizes)
-    return sizes
-
-
-def length(operator: str, name: str, shapes: Mapping[str, Sequence[Any]]) -> Any:
-    """The extent of a vector that the shapes of other inputs imply; None where they do not.
-
-    A row is a request of its own where no `requests` say whose it is.
-    """
-    sizes = _sizes(operator, (), shapes)
-    inputs = OPERATORS[operator].inputs
-    (extent,) = next(_dimensions(known.shape) for known in inputs if known.name == name)
-    if extent == "requests" and "requests" not in shapes:
-        sizes.setdefault(extent, sizes.get("rows"))
-    return sizes.get(extent)
+def length(name: str, vector: str, shapes: Mapping[str, Sequence[Any]]) -> Any:
+    """How many elements the shapes of other inputs imply for an operator's vector; None where they
+    do not."""
+    contract = OPERATORS[name]
+    (extent,) = next(one.shapes[0] for one in contract.inputs if one.name == vector)
+    return _Sizes(contract, (), shapes).of(extent)
 
 
 def of_outputs(
-    operator: str, values: Sequence[Any], given: Mapping[str, tuple[Sequence[Any], str]]
+    name: str, values: Sequence[Any], given: Mapping[str, tuple[Sequence[Any], str]]
 ) -> dict[str, tuple[tuple[Any, ...], str]]:
     """Shape and element type of each output, for inputs of given ones. `values` are the options, then
     the extents that the call says, in the contract's order, None for one that it does not say.
@@ -97,25 +76,20 @@ def of_outputs(
     An output whose shape depends on an absent input or extent is left out. What counts in 64 bits has
     the type "count": u64, or i64 in libraries that do little with unsigned numbers.
     """
-    contract = OPERATORS[operator]
-    sizes = _sizes(operator, values, {name: shape for name, (shape, _) in given.items()})
+    contract = OPERATORS[name]
+    sizes = _Sizes(contract, values, {input: shape for input, (shape, _) in given.items()})
     said = dict(zip(contract.extents, values[len(contract.options) :]))
-    said = {name: extent for name, extent in said.items() if extent is not None}
-    sizes |= said
+    sizes.known |= {extent: value for extent, value in said.items() if value is not None}
     found = {}
-    for argument in contract.outputs:
-        words = _alternative(argument.shape, frozenset(said))
-        try:
-            shape = tuple(
-                eval(_expression(words), {"__builtins__": {}}, sizes)
-                for words in _dimensions(words)
-            )
-        except NameError:
+    for output in contract.outputs:
+        has = lambda shape: any(said.get(word) is not None for size in shape for word in names(size))
+        chosen = next(filter(has, output.shapes), output.shapes[0])
+        shape = tuple(map(sizes.of, chosen))
+        if any(extent is None for extent in shape):
             continue
-        like = _SAME_DTYPE.get((operator, argument.name))
-        if like is not None and like in given:
-            dtype = given[like][1]
+        if output.like in given:
+            dtype = given[output.like][1]
         else:
-            dtype = "count" if argument.dtypes == ("u64",) else argument.dtypes[0]
-        found[argument.name] = (shape, dtype)
+            dtype = "count" if output.dtypes == ("u64",) else output.dtypes[0]
+        found[output.name] = (shape, dtype)
     return found

@@ -23,22 +23,7 @@ from ._functions import FUNCTIONS
 from ._results import RESULTS
 from ._shapes import of_outputs
 
-__all__ = [
-    "adjust_logits",
-    "append_tokens",
-    "deduplicate_topk",
-    "hybrid_mtp_ngram",
-    "indexer_topk",
-    "moe_align",
-    "ngram_match",
-    "prompt_lookup",
-    "rejection_sample",
-    "sample_logits",
-    "suffix_lookup",
-    "topk_router",
-    "tree_verify",
-    "unique",
-]
+__all__ = list(OPERATORS)
 
 LIBRARY = torch.library.Library("spec_ops", "DEF")
 

@@ -16,6 +16,13 @@ pub trait Create: Send + Sync {
     /// The operator's arguments.
     fn arguments(&self) -> &'static [Argument];
 
+    /// The outputs that are not given, as [`spec::shape::outputs`] has them.
+    fn outputs(
+        &self,
+        given: &[Option<TensorDesc>],
+        extents: &[(&str, usize)],
+    ) -> Vec<Option<TensorDesc>>;
+
     /// Creates the operator for these descriptors, in the order of the arguments.
     ///
     /// # Errors
@@ -82,6 +89,14 @@ impl<O: Portable> Create for O {
     fn arguments(&self) -> &'static [Argument] {
         const { assert!(O::ARGUMENTS.len() <= MAX_ARGUMENTS, "raise MAX_ARGUMENTS") };
         O::ARGUMENTS
+    }
+
+    fn outputs(
+        &self,
+        given: &[Option<TensorDesc>],
+        extents: &[(&str, usize)],
+    ) -> Vec<Option<TensorDesc>> {
+        spec::shape::outputs(self, given, extents)
     }
 
     fn create(&self, handle: &Handle, descs: &[Option<TensorDesc>]) -> Result<Box<dyn Call>> {

@@ -13,14 +13,16 @@ pub struct Contract {
     arguments: &'static [Argument],
     /// The places of the arguments that are read or changed in place.
     inputs: Vec<usize>,
+    /// The sizes that a call says, since no option and no input has them.
+    extents: Vec<&'static str>,
 }
 
 impl Contract {
     /// An operator's contract.
-    pub fn new(operator: Box<dyn Create>) -> Self {
+    pub fn new(operator: Box<dyn Create>, extents: Vec<&'static str>) -> Self {
         let arguments = operator.arguments();
         let inputs = (0..arguments.len()).filter(|&i| arguments[i].role != Role::Output);
-        Contract { arguments, inputs: inputs.collect(), operator }
+        Contract { arguments, inputs: inputs.collect(), extents, operator }
     }
 
     /// The operator.
@@ -36,6 +38,11 @@ impl Contract {
     /// The operator's arguments, in order.
     pub fn arguments(&self) -> &'static [Argument] {
         self.arguments
+    }
+
+    /// The sizes that a call says, since no option and no input has them.
+    pub fn extents(&self) -> &[&'static str] {
+        &self.extents
     }
 
     /// The arguments that are read or changed in place, each with its index in the contract.

@@ -11,6 +11,7 @@
 //! | `arguments` | the arguments of one call: read, completed, compared with the plan |
 //! | `operator`, `plan` | `Operator` and `Plan`, the objects that Python calls |
 //! | `device` | open devices; threads after a fork |
+//! | `shape` | shapes as Python objects, for calls that are traced |
 //! | `error` | exceptions |
 //!
 //! The code here names no operator, option or argument: all names come from the contracts.
@@ -26,19 +27,21 @@ mod operator;
 mod options;
 mod plan;
 mod prepared;
+mod shape;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use spec::options::{DefaultValue, Kind, OptionInfo};
-use spec::{Device, Role};
+use spec::{Argument, Device, DtypeRule, Role};
 
 use crate::operator::Operator;
 use crate::plan::Plan;
 
 /// The operators as their contracts declare them: by name a dict of `type` (the name of its type),
-/// `doc`, `options` and `arguments`. An option is a tuple of name, kind, choices with their
+/// `doc`, `options`, `arguments`, `sizes` (as [`shape::definitions`] has them) and `extents`. An option is a tuple of name, kind, choices with their
 /// meanings, whether it is required, its default, the option that it follows, and its meaning. An
-/// argument is a tuple of name, role, whether it is optional, dtypes, shape in words, and meaning.
+/// argument is a tuple of name, role, whether it is optional, dtypes, the argument whose dtype it
+/// has, shape in words, shapes, and meaning.
 fn operators(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let all = PyDict::new(py);
     for operator in spec::ops::ALL {
@@ -47,16 +50,26 @@ fn operators(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
         about.set_item("doc", operator.doc)?;
         let found = operator.options.iter().map(|option| described(py, option));
         about.set_item("options", PyTuple::new(py, found.collect::<PyResult<Vec<_>>>()?)?)?;
-        let found = operator.arguments.iter().map(|argument| {
+        let shapes = (operator.shapes)();
+        let all_shapes = operator.arguments.iter().zip(shapes.arguments());
+        let found = all_shapes.map(|(argument, alternatives)| {
             let role = match argument.role {
                 Role::Input => "in",
                 Role::Output => "out",
                 Role::InPlace => "inout",
             };
             let dtypes = PyTuple::new(py, argument.dtypes.iter().map(|dtype| dtype.name()))?;
-            Ok((argument.name, role, argument.optional, dtypes, argument.shape, argument.doc))
+            let like = match argument.dtype_rule {
+                DtypeRule::As(name) | DtypeRule::From(name) => Some(name),
+                DtypeRule::Any => None,
+            };
+            let Argument { name, optional, shape, doc, .. } = *argument;
+            let all = shape::alternatives(py, shapes, alternatives)?;
+            Ok((name, role, optional, dtypes, like, shape, all, doc))
         });
         about.set_item("arguments", PyTuple::new(py, found.collect::<PyResult<Vec<_>>>()?)?)?;
+        about.set_item("sizes", shape::definitions(py, shapes)?)?;
+        about.set_item("extents", PyTuple::new(py, operator.extents())?)?;
         all.set_item(operator.name, about)?;
     }
     Ok(all)

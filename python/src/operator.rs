@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
-use spec::{Device, TensorDesc};
+use spec::{DType, Device, TensorDesc};
 
 use crate::arguments::{Arguments, Outputs, Wanted, by_name};
 use crate::call::MAX_ARGUMENTS;
@@ -22,13 +22,11 @@ use crate::prepared::{Descs, Keeps, Prepared, Shared};
 const REMEMBERED: usize = 1024;
 
 /// An operator with its parameters. `Operator(name, options, outputs, result)` takes the options
-/// in the contract's order, a function that says the shapes and types of outputs, and what makes
-/// one result of the tuple of them.
+/// in the contract's order, and what makes one result of the tuple of outputs.
 #[pyclass(frozen, module = "spec_ops._native")]
 pub struct Operator {
     contract: Contract,
     options: Py<PyTuple>,
-    outputs: Py<PyAny>,
     result: Py<PyAny>,
     known: Mutex<Known>,
 }
@@ -132,8 +130,7 @@ impl Operator {
         Prepared::new(py, self.contract.operator(), key.device, descs, outputs)
     }
 
-    /// The outputs that calls make. `spec_ops._shapes` computes their shapes and dtypes from the
-    /// texts of the contract.
+    /// The outputs that calls make.
     fn new_outputs(
         &self,
         py: Python<'_>,
@@ -144,45 +141,30 @@ impl Operator {
         if !key.outputs.contains(&Some(Wanted::New)) {
             return Ok(outputs);
         }
-        let contract = &self.contract;
-        let made = self.shapes_of_outputs(py, key);
-        let made = made.map_err(|raised| contract.foreign(py, "no shapes of outputs", raised))?;
-        for (i, argument) in contract.arguments().iter().enumerate() {
+        let arguments = self.contract.arguments();
+        // After the options come the extents; None stands for one that the call does not say.
+        let said = self.options.bind(py).iter().rev();
+        let said = self.contract.extents().iter().rev().zip(said);
+        let extents = said.filter_map(|(&name, value)| Some((name, value.extract().ok()?)));
+        let extents: Vec<(&str, usize)> = extents.collect();
+        let made = self.contract.operator().outputs(&key.inputs[..arguments.len()], &extents);
+        for (i, argument) in arguments.iter().enumerate() {
             if key.outputs[i] != Some(Wanted::New) {
                 continue;
             }
             // If an input that the shape depends on is missing or has a wrong rank, or if a
             // size is negative, the library reports the error later.
-            let (shape, dtype) = match made.get_item(argument.name)?.map(|of| of.extract()) {
-                Some(Ok(found)) => found,
-                _ => {
-                    descs[i] = Some(TensorDesc::new(argument.dtypes[0], [0]));
-                    continue;
-                }
+            let Some(desc) = made[i] else {
+                descs[i] = Some(TensorDesc::new(argument.dtypes[0], [0]));
+                continue;
             };
-            let (shape, dtype): (Vec<i64>, String) = (shape, dtype);
             // A count has the integer dtype that its library commonly uses.
-            let known = argument.dtypes.iter().find(|known| known.name() == dtype);
-            let known = *known.unwrap_or(&argument.dtypes[0]);
-            let desc = crate::dlpack::describe(known, &shape, &[])
-                .map_err(|refused| contract.refuse(py, argument, refused))?;
+            let dtype = if argument.dtypes == [DType::U64] { "count" } else { desc.dtype().name() };
             descs[i] = Some(desc);
-            let shape = PyTuple::new(py, shape)?.into_any().unbind();
-            outputs[i] = Some(Fresh::new(shape, dtype));
+            let shape = PyTuple::new(py, desc.shape())?.into_any().unbind();
+            outputs[i] = Some(Fresh::new(shape, dtype.to_owned()));
         }
         Ok(outputs)
-    }
-
-    fn shapes_of_outputs<'py>(&self, py: Python<'py>, key: &Key) -> PyResult<Bound<'py, PyDict>> {
-        let shapes = PyDict::new(py);
-        for (argument, desc) in self.contract.arguments().iter().zip(&key.inputs) {
-            if let Some(desc) = desc {
-                let shape = PyTuple::new(py, desc.shape())?;
-                shapes.set_item(argument.name, (shape, desc.dtype().name()))?;
-            }
-        }
-        let asked = (self.contract.name(), &self.options, shapes);
-        Ok(self.outputs.bind(py).call1(asked)?.cast_into()?)
     }
 
     /// Enqueues the operator on arrays in the contract's order, None where one is absent.
@@ -236,7 +218,6 @@ impl Operator {
         py: Python<'_>,
         name: &str,
         options: Bound<'_, PyTuple>,
-        outputs: Py<PyAny>,
         result: Py<PyAny>,
     ) -> PyResult<Self> {
         let mut listed = spec::ops::ALL.iter().zip(MAKERS);
@@ -246,8 +227,8 @@ impl Operator {
         // After the options come extents, which only the shapes of outputs need.
         let values: Vec<_> = options.iter().take(listed.options.len()).collect();
         let operator = make(&values).map_err(|error| error::raise(py, &error))?;
-        let (contract, known) = (Contract::new(operator), Mutex::default());
-        Ok(Operator { contract, options: options.unbind(), outputs, result, known })
+        let (contract, known) = (Contract::new(operator, listed.extents()), Mutex::default());
+        Ok(Operator { contract, options: options.unbind(), result, known })
     }
 
     /// A plan for calls with arrays like these: required ones by position or name, others by

@@ -91,10 +91,10 @@ import spec_ops.engines, spec_ops.flashinfer, spec_ops.vllm_v2
 from spec_ops import *
 
 logits = object()
-assert_type(spec_ops.topk_router(logits, topk=2), RoutedExperts)
+assert_type(spec_ops.topk_router(logits, topk=2), TopkRouterResult)
 assert_type(TopkRouter(topk=2).plan(logits, bias=logits), Plan)
-assert_type(spec_ops.torch.unique(logits, counts=True), spec_ops.DistinctKeys)
-assert_type(sample_logits(logits, logits, 0.7, 3, top_k=5, min_p=logits), SampledTokens)
+assert_type(spec_ops.torch.unique(logits, counts=True), spec_ops.UniqueResult)
+assert_type(sample_logits(logits, logits, 0.7, 3, top_k=5, min_p=logits), SampleLogitsResult)
 assert_type(spec_ops.__version__, str)
 assert_type(spec_ops.engines.install("vllm", ["routers"])[0].by, str)
 try:

@@ -7,7 +7,6 @@ from conftest import bits, golden, numbers
 import spec_ops
 from spec_ops._contract import OPERATORS
 from spec_ops._planned import CLASSES
-from spec_ops._shapes import _SAME_DTYPE
 
 
 def options_of(operator, params):
@@ -83,7 +82,7 @@ def outputs_of(operator, case, library):
 
 def usual_dtype(operator, argument, case):
     """The type of an output that the call makes."""
-    like = _SAME_DTYPE.get((operator, argument.name))
+    like = argument.like
     return argument.dtypes[0] if like is None else case["inputs"][like]["dtype"]
 
 

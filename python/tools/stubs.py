@@ -41,6 +41,11 @@ CLASSES: dict[str, type[Planned]]
 '''
 
 
+def listed(names):
+    """What a module exports."""
+    return "\n__all__ = [\n" + "".join(f'    "{name}",\n' for name in names) + "]\n"
+
+
 def define(name, parameters, returns, about="", indent=""):
     """A function of these parameters in a stub."""
     edge = f"{indent}    "
@@ -57,7 +62,7 @@ def functions():
     from spec_ops import _signatures
     from spec_ops._contract import OPERATORS
 
-    text = HEAD.format("The operators as functions") + FUNCTIONS
+    text = HEAD.format("The operators as functions") + listed(OPERATORS) + FUNCTIONS
     for name, contract in OPERATORS.items():
         returns, parameters = _signatures.result(contract), _signatures.function(contract)
         text += "\n" + define(name, parameters, returns, contract.summary)
@@ -69,7 +74,8 @@ def planned():
     from spec_ops import _signatures
     from spec_ops._contract import OPERATORS
 
-    text = HEAD.format("The operators as objects whose plans are called") + PLANNED
+    names = [contract.class_name for contract in OPERATORS.values()]
+    text = HEAD.format("The operators as objects whose plans are called") + listed(names) + PLANNED
     for contract in OPERATORS.values():
         options = _signatures.options(contract) + _signatures.extents(contract)
         text += f"\nclass {contract.class_name}(Planned):\n"
@@ -85,7 +91,8 @@ def results():
     from spec_ops._contract import OPERATORS
     from spec_ops._results import RESULTS as known
 
-    text, docs = RESULTS, {"initial_indent": "    ", "subsequent_indent": "    "}
+    text = RESULTS + listed(made.__name__ for made in known.values())
+    docs = {"initial_indent": "    ", "subsequent_indent": "    "}
     for name, made in known.items():
         about = textwrap.fill(f'"""{made.__doc__}"""', 96, **docs)
         text += f"\nclass {made.__name__}(NamedTuple):\n{about}\n\n"
@@ -100,7 +107,7 @@ def torch():
     from spec_ops._contract import OPERATORS
 
     text = HEAD.format("The operators as operators of torch")
-    text += "\n__all__ = [\n" + "".join(f'    "{name}",\n' for name in sorted(OPERATORS)) + "]\n"
+    text += listed(OPERATORS)
     for name, contract in OPERATORS.items():
         by_position, by_name = _signatures.arrays(contract, numbers=False)
         options = _signatures.options(contract) + _signatures.extents(contract)

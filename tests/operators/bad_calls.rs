@@ -3,6 +3,7 @@
 
 mod drafting;
 mod sampling;
+mod spoiled;
 
 use spec::ops::topk_router::{Masked, preset};
 use spec::ops::{
@@ -40,13 +41,9 @@ const F32: DType = DType::F32;
 const I32: DType = DType::I32;
 const I64: DType = DType::I64;
 
-fn strided(dtype: DType, shape: [usize; 2], strides: [isize; 2]) -> TensorDesc {
-    TensorDesc::with_strides(dtype, shape, strides)
-}
-
 #[test]
 fn topk_router() {
-    use Status::{BadParam, BadTensorDtype, BadTensorShape, BadTensorStrides, NullPointer};
+    use Status::{BadParam, BadTensorShape, NullPointer};
     let model = preset::DEEPSEEK_V3;
     let params = model.router().shared_experts(1).physical_experts(Some(288));
     let mut tensors = model.tensors(F32, 5);
@@ -63,20 +60,10 @@ fn topk_router() {
         &params,
         &tensors,
         &[
-            ("chosen", BadTensorDtype, |_, t| t.chosen = Some(TensorDesc::new(I64, [5, 8]))),
-            ("chosen", BadTensorShape, |_, t| t.chosen = Some(TensorDesc::new(I32, [5, 9]))),
-            ("chosen", BadTensorShape, |_, t| t.chosen = Some(TensorDesc::new(I32, [4, 8]))),
-            ("chosen", BadTensorStrides, |_, t| t.chosen = Some(strided(I32, [5, 8], [16, 2]))),
-            ("logical", BadTensorDtype, |_, t| t.logical = Some(TensorDesc::new(I64, [5, 9]))),
-            ("logical", BadTensorShape, |_, t| t.logical = Some(TensorDesc::new(I32, [5, 8]))),
-            ("logical", BadTensorStrides, |_, t| t.logical = Some(strided(I32, [5, 9], [8, 1]))),
-            ("bias", BadTensorDtype, |_, t| t.bias = Some(TensorDesc::new(I32, [256]))),
             ("shared_experts", BadParam, |p, _| p.shared_experts = 65),
             ("shared_experts", BadParam, |p, _| p.shared_experts = usize::MAX),
             ("shared_weight", BadParam, |p, _| p.shared_weight = f32::INFINITY),
             ("weights", BadTensorShape, |p, _| p.shared_experts = 2),
-            ("num_tokens", BadTensorDtype, |_, t| t.num_tokens = Some(TensorDesc::new(I64, [1]))),
-            ("num_tokens", BadTensorShape, |_, t| t.num_tokens = Some(TensorDesc::new(I32, [5]))),
             ("physical_experts", BadParam, |p, _| p.physical_experts = None),
             ("physical_experts", BadParam, |p, _| p.physical_experts = Some(0)),
             ("physical_experts", BadParam, |p, _| p.physical_experts = Some(1 << 31)),
@@ -87,37 +74,14 @@ fn topk_router() {
                 (p.physical_experts, t.replicas) = (None, None);
             }),
             ("replicas", NullPointer, |_, t| t.replicas = None),
-            ("replicas", BadTensorDtype, |_, t| {
-                t.replicas = Some(TensorDesc::new(I64, [256, 3]));
-            }),
-            ("replicas", BadTensorShape, |_, t| {
-                t.replicas = Some(TensorDesc::new(I32, [255, 3]));
-            }),
             ("replicas", BadTensorShape, |_, t| {
                 t.replicas = Some(TensorDesc::new(I32, [256, 0]));
             }),
-            ("replicas", BadTensorStrides, |_, t| {
-                t.replicas = Some(strided(I32, [256, 3], [6, 2]));
-            }),
             ("replica_counts", NullPointer, |_, t| t.replica_counts = None),
-            ("replica_counts", BadTensorShape, |_, t| {
-                t.replica_counts = Some(TensorDesc::new(I32, [288]));
-            }),
-            ("load", BadTensorShape, |_, t| t.load = Some(TensorDesc::new(I32, [256]))),
             ("load", BadTensorShape, |p, _| p.physical_experts = Some(287)),
-            ("load", BadTensorDtype, |_, t| t.load = Some(TensorDesc::new(I64, [288]))),
-            ("x", BadTensorDtype, |_, t| t.x = TensorDesc::new(I32, [5, 256])),
-            ("x", BadTensorShape, |_, t| t.x = TensorDesc::new(F32, [256])),
-            ("x", BadTensorShape, |_, t| t.x = TensorDesc::new(F32, [5, 256, 1])),
             ("x", BadTensorShape, |_, t| t.x = TensorDesc::new(F32, [5, 0])),
             ("x", BadTensorShape, |_, t| t.x = TensorDesc::new(F32, [5, 4097])),
             ("x", BadTensorShape, |_, t| t.x = TensorDesc::new(F32, [usize::MAX / 256, 256])),
-            ("x", BadTensorStrides, |_, t| t.x = strided(F32, [5, 256], [512, 2])),
-            ("x", BadTensorStrides, |_, t| t.x = strided(F32, [5, 256], [-256, 1])),
-            ("bias", BadTensorShape, |_, t| t.bias = Some(TensorDesc::new(F32, [255]))),
-            ("bias", BadTensorStrides, |_, t| {
-                t.bias = Some(TensorDesc::with_strides(F32, [256], [2]));
-            }),
             ("groups", BadParam, |p, _| p.groups = 0),
             ("groups", BadParam, |p, _| p.groups = 7),
             ("topk_groups", BadParam, |p, _| p.topk_groups = 0),
@@ -128,21 +92,13 @@ fn topk_router() {
                 (p.masked, p.groups, p.topk_groups) = (Masked::Excluded, 64, 1);
             }),
             ("scale", BadParam, |p, _| p.scale = f32::NAN),
-            ("weights", BadTensorDtype, |_, t| t.weights = TensorDesc::new(I32, [5, 9])),
-            ("weights", BadTensorShape, |_, t| t.weights = TensorDesc::new(F32, [5, 8])),
-            ("weights", BadTensorStrides, |_, t| t.weights = strided(F32, [5, 9], [0, 1])),
-            ("indices", BadTensorDtype, |_, t| t.indices = TensorDesc::new(F32, [5, 9])),
-            ("indices", BadTensorShape, |_, t| t.indices = TensorDesc::new(I32, [4, 9])),
-            ("indices", BadTensorStrides, |_, t| t.indices = strided(I32, [5, 9], [8, 1])),
-            ("flags", BadTensorShape, |_, t| t.flags = Some(TensorDesc::new(DType::U32, [2]))),
-            ("flags", BadTensorDtype, |_, t| t.flags = Some(TensorDesc::new(I32, [1]))),
         ],
     );
 }
 
 #[test]
 fn deduplicate_topk() {
-    use Status::{BadParam, BadTensorDtype, BadTensorShape, BadTensorStrides};
+    use Status::{BadParam, BadTensorShape};
     let params = DeduplicateTopk::new().mtp_step(2);
     let mut tensors = params.tensors(3, 10);
     tensors.counts = Some(TensorDesc::new(I32, [3]));
@@ -151,23 +107,16 @@ fn deduplicate_topk() {
         &tensors,
         &[
             ("mtp_step", BadParam, |p, _| p.mtp_step = 0),
-            ("indices", BadTensorDtype, |_, t| t.indices = TensorDesc::new(I64, [6, 10])),
-            ("indices", BadTensorShape, |_, t| t.indices = TensorDesc::new(I32, [60])),
-            ("indices", BadTensorShape, |_, t| t.indices = TensorDesc::new(I32, [7, 10])),
             ("indices", BadTensorShape, |p, _| p.mtp_step = 4),
             ("indices", BadTensorShape, |_, t| t.indices = TensorDesc::new(I32, [2, 1 << 31])),
-            ("indices", BadTensorStrides, |_, t| t.indices = strided(I32, [6, 10], [20, 2])),
             ("unique", BadTensorShape, |_, t| t.unique = TensorDesc::new(I32, [3, 19])),
-            ("unique", BadTensorStrides, |_, t| t.unique = strided(I32, [3, 20], [19, 1])),
-            ("counts", BadTensorShape, |_, t| t.counts = Some(TensorDesc::new(I32, [2]))),
-            ("counts", BadTensorDtype, |_, t| t.counts = Some(TensorDesc::new(I64, [3]))),
         ],
     );
 }
 
 #[test]
 fn moe_align() {
-    use Status::{BadParam, BadTensorDtype, BadTensorShape, BadTensorStrides};
+    use Status::{BadParam, BadTensorShape};
     let params = MoeAlign::new(16, 8).local_experts(4);
     let mut tensors = params.tensors(I32, 10, 2);
     tensors.expert_map = Some(TensorDesc::new(I32, [16]));
@@ -181,39 +130,9 @@ fn moe_align() {
             ("local_experts", BadParam, |p, _| p.local_experts = 17),
             ("local_experts", BadParam, |_, t| t.expert_map = None),
             ("block_size", BadParam, |p, _| p.block_size = 0),
-            ("topk_ids", BadTensorDtype, |_, t| t.topk_ids = TensorDesc::new(F32, [10, 2])),
-            ("topk_ids", BadTensorShape, |_, t| t.topk_ids = TensorDesc::new(I32, [20])),
             ("topk_ids", BadTensorShape, |_, t| t.topk_ids = TensorDesc::new(I32, [1 << 30, 2])),
             ("topk_ids", BadTensorShape, |p, _| p.block_size = 1 << 30),
             ("topk_ids", BadTensorShape, |p, _| p.block_size = usize::MAX),
-            ("topk_ids", BadTensorStrides, |_, t| t.topk_ids = strided(I32, [10, 2], [4, 2])),
-            ("expert_map", BadTensorShape, |_, t| {
-                t.expert_map = Some(TensorDesc::new(I32, [4]));
-            }),
-            ("expert_map", BadTensorDtype, |_, t| {
-                t.expert_map = Some(TensorDesc::new(I64, [16]));
-            }),
-            ("sorted_ids", BadTensorShape, |_, t| t.sorted_ids = TensorDesc::new(I32, [47])),
-            ("sorted_ids", BadTensorDtype, |_, t| t.sorted_ids = TensorDesc::new(I64, [48])),
-            ("sorted_ids", BadTensorStrides, |_, t| {
-                t.sorted_ids = TensorDesc::with_strides(I32, [48], [2]);
-            }),
-            ("block_experts", BadTensorShape, |_, t| t.block_experts = TensorDesc::new(I32, [7])),
-            ("counts", BadTensorShape, |_, t| t.counts = TensorDesc::new(I32, [16])),
-            ("offsets", BadTensorShape, |_, t| t.offsets = TensorDesc::new(I32, [4])),
-            ("num_padded", BadTensorShape, |_, t| t.num_padded = TensorDesc::new(I32, [2])),
-            ("inverse", BadTensorShape, |_, t| t.inverse = Some(TensorDesc::new(I32, [10]))),
-            ("sorted_tokens", BadTensorShape, |_, t| {
-                t.sorted_tokens = Some(TensorDesc::new(I32, [20]));
-            }),
-            ("block_limits", BadTensorShape, |_, t| {
-                t.block_limits = Some(TensorDesc::new(I32, [7]));
-            }),
-            ("block_limits", BadTensorDtype, |_, t| {
-                t.block_limits = Some(TensorDesc::new(I64, [6]));
-            }),
-            ("num_blocks", BadTensorShape, |_, t| t.num_blocks = Some(TensorDesc::new(I32, [2]))),
-            ("flags", BadTensorDtype, |_, t| t.flags = Some(TensorDesc::new(I32, [1]))),
         ],
     );
     assert_eq!(params.capacity(20), Some(capacity));
@@ -221,30 +140,8 @@ fn moe_align() {
 
 #[test]
 fn unique() {
-    use Status::{BadTensorDtype, BadTensorShape, BadTensorStrides};
     let tensors = Unique::new().tensors(DType::U64, 100);
-    check(
-        &Unique::new(),
-        &tensors,
-        &[
-            ("keys", BadTensorDtype, |_, t| t.keys = TensorDesc::new(F32, [100])),
-            ("keys", BadTensorShape, |_, t| t.keys = TensorDesc::new(DType::U64, [10, 10])),
-            ("keys", BadTensorStrides, |_, t| {
-                t.keys = TensorDesc::with_strides(DType::U64, [100], [2]);
-            }),
-            ("unique", BadTensorDtype, |_, t| t.unique = TensorDesc::new(I64, [100])),
-            ("unique", BadTensorShape, |_, t| t.unique = TensorDesc::new(DType::U64, [99])),
-            ("count", BadTensorDtype, |_, t| t.count = TensorDesc::new(DType::U32, [1])),
-            ("counts", BadTensorShape, |_, t| t.counts = Some(TensorDesc::new(DType::U64, [1]))),
-            ("inverse", BadTensorDtype, |_, t| {
-                t.inverse = Some(TensorDesc::new(DType::U64, [100]));
-            }),
-            ("inverse", BadTensorShape, |_, t| t.inverse = Some(TensorDesc::new(I64, [99]))),
-            ("inverse", BadTensorStrides, |_, t| {
-                t.inverse = Some(TensorDesc::with_strides(I32, [100], [2]));
-            }),
-        ],
-    );
+    check(&Unique::new(), &tensors, &[]);
 }
 
 /// An i32 numbers 2^31 - 1 keys and no more.
@@ -341,7 +238,7 @@ fn device_names() {
 
 #[test]
 fn indexer_topk() {
-    use Status::{BadParam, BadTensorDtype, BadTensorShape, BadTensorStrides, NullPointer};
+    use Status::{BadParam, BadTensorShape, NullPointer};
     let params = IndexerTopk::new(16).block_size(64);
     let mut tensors = params.tensors(F32, 3, 100);
     tensors.lengths = Some(TensorDesc::new(I32, [3]));
@@ -358,36 +255,12 @@ fn indexer_topk() {
             ("k", BadParam, |p, _| p.k = 4097),
             ("block_size", BadParam, |p, _| p.block_size = 0),
             ("block_size", BadParam, |p, _| p.block_size = 1 << 31),
-            ("scores", BadTensorDtype, |_, t| t.scores = TensorDesc::new(I32, [3, 100])),
-            ("scores", BadTensorShape, |_, t| t.scores = TensorDesc::new(F32, [300])),
             ("scores", BadTensorShape, |_, t| t.scores = TensorDesc::new(F32, [3, 1 << 31])),
-            ("scores", BadTensorStrides, |_, t| t.scores = strided(F32, [3, 100], [200, 2])),
-            ("lengths", BadTensorShape, |_, t| t.lengths = Some(TensorDesc::new(I32, [4]))),
-            ("lengths", BadTensorDtype, |_, t| t.lengths = Some(TensorDesc::new(F32, [3]))),
-            ("starts", BadTensorStrides, |_, t| {
-                t.starts = Some(TensorDesc::with_strides(I64, [3], [2]));
-            }),
-            ("indices", BadTensorShape, |_, t| t.indices = TensorDesc::new(I32, [3, 15])),
-            ("indices", BadTensorDtype, |_, t| t.indices = TensorDesc::new(F32, [3, 16])),
-            ("indices", BadTensorStrides, |_, t| t.indices = strided(I32, [3, 16], [15, 1])),
-            ("values", BadTensorShape, |_, t| t.values = Some(TensorDesc::new(F32, [3, 15]))),
-            ("values", BadTensorDtype, |_, t| t.values = Some(TensorDesc::new(I32, [3, 16]))),
             ("block_table", NullPointer, |_, t| t.block_table = None),
             ("block_table", NullPointer, |_, t| (t.block_table, t.requests) = (None, None)),
-            ("block_table", BadTensorDtype, |_, t| {
-                t.block_table = Some(TensorDesc::new(I64, [5, 2]));
-            }),
-            ("block_table", BadTensorStrides, |_, t| {
-                t.block_table = Some(strided(I32, [5, 2], [1, 5]));
-            }),
             // Without `requests`, a table belongs to each row.
             ("block_table", BadTensorShape, |_, t| t.requests = None),
             ("requests", BadTensorShape, |_, t| t.requests = Some(TensorDesc::new(I32, [5]))),
-            ("requests", BadTensorDtype, |_, t| t.requests = Some(TensorDesc::new(I64, [3]))),
-            ("slots", BadTensorShape, |_, t| t.slots = Some(TensorDesc::new(I32, [5, 16]))),
-            ("slots", BadTensorDtype, |_, t| t.slots = Some(TensorDesc::new(I64, [3, 16]))),
-            ("slots", BadTensorStrides, |_, t| t.slots = Some(strided(I32, [3, 16], [8, 1]))),
-            ("flags", BadTensorShape, |_, t| t.flags = Some(TensorDesc::new(DType::U32, [3]))),
         ],
     );
 }

@@ -135,8 +135,9 @@ fn overlapping_addresses_are_refused() {
             let addresses = Addresses::new(first.add(6), first);
             operator.call_at(first.add(5).into(), addresses, Stream::default())
         };
-        let words = "deduplicate_topk: `workspace` is in the memory of `unique`";
-        assert!(error.unwrap_err().to_string().starts_with(words));
+        let words = "deduplicate_topk: `workspace` is in the memory of `indices`";
+        let error = error.unwrap_err().to_string();
+        assert!(error.starts_with(words), "{error}");
     }
 }
 

@@ -172,6 +172,15 @@ impl<O: Subject> Case<O> {
         self.create(backend, layout)?.route().map_err(failed("route"))
     }
 
+    /// The descriptors of the arguments in a layout.
+    ///
+    /// # Panics
+    /// If a required argument is missing.
+    pub fn tensors(&self, layout: Layout) -> O::Tensors {
+        let tensors = O::tensors_from(&mut Descs { case: self, layout });
+        tensors.expect("a case has all required arguments")
+    }
+
     fn create<B>(&self, backend: &B, layout: Layout) -> Result<Descriptor<O>, Failure>
     where
         B: Supports<O> + ?Sized,

@@ -8,6 +8,7 @@
 
 use crate::check::{Checker, Site};
 use crate::options::{self, OptionInfo, Value};
+use crate::shape::Shapes;
 use crate::{DType, Device, Result, Status, TensorDesc, View, ViewMut};
 
 /// What a call does with an argument.
@@ -21,6 +22,17 @@ pub enum Role {
     InPlace,
 }
 
+/// The element type that an argument has because of another argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DtypeRule {
+    /// Any of [`Argument::dtypes`].
+    Any,
+    /// That of the named argument.
+    As(&'static str),
+    /// That of the named argument, from which the elements are copied, or i64.
+    From(&'static str),
+}
+
 /// An argument of an operator, as its contract declares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Argument {
@@ -32,7 +44,9 @@ pub struct Argument {
     pub optional: bool,
     /// The element types that the argument may have.
     pub dtypes: &'static [DType],
-    /// The argument's shape in words: `[tokens, experts]`.
+    /// The element type that the argument has because of another argument.
+    pub dtype_rule: DtypeRule,
+    /// The argument's shape as text: `[tokens, experts]`. [`Signature::shapes`] has it parsed.
     pub shape: &'static str,
     /// The argument's meaning, as its documentation says.
     pub doc: &'static str,
@@ -90,6 +104,13 @@ pub trait Signature: Sized {
     const OPTIONS: &'static [OptionInfo];
     /// The operator's arguments, in order.
     const ARGUMENTS: &'static [Argument];
+    /// The shapes of the arguments, parsed.
+    fn shapes() -> &'static Shapes;
+
+    /// Passes the descriptor of each argument to `each`, with its place in
+    /// [`ARGUMENTS`](Self::ARGUMENTS); `None` for one that is absent.
+    fn each(tensors: &Self::Tensors, each: &mut dyn FnMut(usize, Option<&TensorDesc>));
+
     /// Whether required arguments are passed by name: true where two arguments could be swapped
     /// by mistake without an error.
     const BY_NAME: bool;

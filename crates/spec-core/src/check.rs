@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Display;
 
-use crate::arguments::{self, Address, Argument, Signature};
+use crate::arguments::{self, Address, Argument, DtypeRule, Signature};
 use crate::memory::{Locate, Location};
 use crate::{DType, Device, Error, QueueId, Result, Status, TensorDesc, View, ViewMut};
 
@@ -31,6 +31,30 @@ pub struct Vector {
     pub dtype: DType,
     /// The number of elements.
     pub len: usize,
+}
+
+impl TensorDesc {
+    /// A tensor whose shape and strides were checked ([`Checker::shapes`]); a vector counts as a
+    /// matrix of one column.
+    pub(crate) fn matrix(&self) -> Matrix {
+        let (rows, cols) = match *self.shape() {
+            [rows, cols, ..] => (rows, cols),
+            [rows] => (rows, 1),
+            [] => (1, 1),
+        };
+        let stride = self.strides().first().map_or(0, |stride| stride.unsigned_abs());
+        let row_stride = match self.shape().len() {
+            1 => 1,
+            _ if rows <= 1 || cols == 0 => 0,
+            _ => stride,
+        };
+        Matrix { dtype: self.dtype(), rows, cols, row_stride }
+    }
+
+    /// A vector that was checked, or a matrix of one column that counts as a vector.
+    pub(crate) fn vector(&self) -> Vector {
+        Vector { dtype: self.dtype(), len: self.shape().first().copied().unwrap_or(1) }
+    }
 }
 
 /// The device and queue on which a call will run. The memory of the call must belong to them.
@@ -94,7 +118,22 @@ impl Checker {
         value.as_ref().ok_or_else(|| self.error(Status::NullPointer, argument, "absent", reason))
     }
 
-    fn dtype(&self, argument: &Argument, desc: &TensorDesc) -> Result<()> {
+    /// Checks that arguments which belong together are all given or all absent, and says which.
+    pub(crate) fn together(
+        &self,
+        arguments: &[(&'static str, &Option<TensorDesc>)],
+        reason: &'static str,
+    ) -> Result<bool> {
+        let is_any = arguments.iter().any(|(_, desc)| desc.is_some());
+        match arguments.iter().find(|(_, desc)| desc.is_none()) {
+            Some((absent, _)) if is_any => {
+                Err(self.error(Status::NullPointer, absent, "absent", reason))
+            }
+            _ => Ok(is_any),
+        }
+    }
+
+    pub(crate) fn dtype(&self, argument: &Argument, desc: &TensorDesc) -> Result<()> {
         if argument.dtypes.contains(&desc.dtype()) {
             return Ok(());
         }
@@ -102,168 +141,59 @@ impl Checker {
         Err(self.error(Status::BadTensorDtype, argument.name, desc.dtype(), expected))
     }
 
-    /// Checks that an argument has the dtype of `other`.
-    pub(crate) fn same_dtype(
+    /// Checks an element type that follows from that of another argument.
+    pub(crate) fn follows(
         &self,
         argument: &Argument,
         desc: &TensorDesc,
+        other: &str,
         dtype: DType,
-        other: &Argument,
     ) -> Result<()> {
-        if desc.dtype() == dtype {
+        let may_be_wider = matches!(argument.dtype_rule, DtypeRule::From(_));
+        let is_wider = desc.dtype() == DType::I64 && dtype.size() < 8;
+        if desc.dtype() == dtype || may_be_wider && is_wider {
             return Ok(());
         }
-        let expected = format!("{dtype}, as `{}`", other.name);
+        let wider = if may_be_wider && dtype != DType::I64 { ", or i64" } else { "" };
+        let expected = format!("{dtype}, as `{other}`{wider}");
         Err(self.error(Status::BadTensorDtype, argument.name, desc.dtype(), expected))
     }
 
-    /// Checks that tokens that are written have the dtype of `other`, from which they are copied,
-    /// or are wider.
-    pub(crate) fn tokens_dtype(
+    /// Checks that rows are packed, that those which are written do not overlap, and that memory can
+    /// hold the tensor. A vector is packed, also as `[batch, 1]`, as some engines store it.
+    pub(crate) fn strides(
         &self,
         argument: &Argument,
         desc: &TensorDesc,
-        dtype: DType,
-        other: &Argument,
+        is_column: bool,
     ) -> Result<()> {
-        if desc.dtype() == dtype || desc.dtype() == DType::I64 && dtype.size() < 8 {
-            return Ok(());
-        }
-        let wider = if dtype == DType::I64 { "" } else { ", or i64" };
-        let expected = format!("{dtype}, as `{}`{wider}", other.name);
-        Err(self.error(Status::BadTensorDtype, argument.name, desc.dtype(), expected))
-    }
-
-    /// A matrix of any shape.
-    pub(crate) fn matrix(&self, argument: &Argument, desc: &TensorDesc) -> Result<Matrix> {
-        self.dtype(argument, desc)?;
-        let &[rows, cols] = desc.shape() else {
-            return Err(self.rank(argument, desc));
-        };
-        let row_stride = self.strides(argument, desc, rows, cols)?;
-        Ok(Matrix { dtype: desc.dtype(), rows, cols, row_stride })
-    }
-
-    /// A matrix of exactly this shape.
-    pub(crate) fn matrix_of(
-        &self,
-        argument: &Argument,
-        desc: &TensorDesc,
-        expected: [usize; 2],
-    ) -> Result<Matrix> {
-        self.dtype(argument, desc)?;
-        self.shape(argument, desc, &expected)?;
-        self.matrix(argument, desc)
-    }
-
-    /// A packed vector of any length.
-    pub(crate) fn vector(&self, argument: &Argument, desc: &TensorDesc) -> Result<Vector> {
-        self.dtype(argument, desc)?;
-        let &[len] = desc.shape() else {
-            return Err(self.rank(argument, desc));
-        };
-        if len > 1 && desc.strides() != [1] {
-            let value = format!("strided {:?}", desc.strides());
-            let expected = format!("{} packed, with stride 1", argument.shape);
-            return Err(self.error(Status::BadTensorStrides, argument.name, value, expected));
-        }
-        self.fits_memory(argument, desc)?;
-        Ok(Vector { dtype: desc.dtype(), len })
-    }
-
-    /// A packed vector of exactly this length.
-    pub(crate) fn vector_of(
-        &self,
-        argument: &Argument,
-        desc: &TensorDesc,
-        expected: usize,
-    ) -> Result<Vector> {
-        self.dtype(argument, desc)?;
-        self.shape(argument, desc, &[expected])?;
-        self.vector(argument, desc)
-    }
-
-    /// A vector with an element for each of `batch` requests: `[batch]`, packed, or
-    /// `[batch, 1]`, as some engines store it.
-    pub(crate) fn per_request(
-        &self,
-        argument: &Argument,
-        desc: &TensorDesc,
-        batch: usize,
-    ) -> Result<Vector> {
-        let (&[_, 1], &[stride, _]) = (desc.shape(), desc.strides()) else {
-            return self.vector_of(argument, desc, batch);
-        };
-        self.dtype(argument, desc)?;
-        self.shape(argument, desc, &[batch, 1])?;
-        self.vector(argument, &TensorDesc::with_strides(desc.dtype(), [batch], [stride]))
-    }
-
-    /// A matrix of `rows` rows, or a packed vector of `rows` elements, which counts as a matrix
-    /// of one column.
-    pub(crate) fn matrix_or_column(
-        &self,
-        argument: &Argument,
-        desc: &TensorDesc,
-        rows: usize,
-    ) -> Result<Matrix> {
-        if let &[_] = desc.shape() {
-            let column = self.vector_of(argument, desc, rows)?;
-            return Ok(Matrix { dtype: column.dtype, rows, cols: 1, row_stride: 1 });
-        }
-        let matrix = self.matrix(argument, desc)?;
-        if matrix.rows == rows {
-            return Ok(matrix);
-        }
-        let value = format!("{:?}", desc.shape());
-        let expected = format!("{rows} rows, {}", argument.shape);
-        Err(self.error(Status::BadTensorShape, argument.name, value, expected))
-    }
-
-    fn rank(&self, argument: &Argument, desc: &TensorDesc) -> Error {
-        let expected = format!("shape {}", argument.shape);
-        self.error(Status::BadTensorShape, argument.name, desc, expected)
-    }
-
-    fn shape(&self, argument: &Argument, desc: &TensorDesc, expected: &[usize]) -> Result<()> {
-        if desc.shape() == expected {
-            return Ok(());
-        }
-        let mut expected = format!("{expected:?}");
-        if expected != argument.shape {
-            expected += &format!(", which is {}", argument.shape);
-        }
-        let value = format!("{:?}", desc.shape());
-        Err(self.error(Status::BadTensorShape, argument.name, value, expected))
-    }
-
-    fn strides(
-        &self,
-        argument: &Argument,
-        desc: &TensorDesc,
-        rows: usize,
-        cols: usize,
-    ) -> Result<usize> {
-        let error = |expected: &'static str| {
+        let error = |expected: Cow<'static, str>| {
             let value = format!("strided {:?}", desc.strides());
             Err(self.error(Status::BadTensorStrides, argument.name, value, expected))
         };
-        let &[row, col] = desc.strides() else { return error("two strides") };
-        if cols > 1 && col != 1 {
-            return error("an innermost stride of 1");
+        match (desc.shape(), desc.strides()) {
+            (&[len], &[stride]) | (&[len, 1], &[stride, _])
+                if is_column || desc.shape().len() == 1 =>
+            {
+                if len > 1 && stride != 1 {
+                    return error(format!("{} packed, with stride 1", argument.shape).into());
+                }
+            }
+            (&[rows, cols], &[row, col]) => {
+                if cols > 1 && col != 1 {
+                    return error("an innermost stride of 1".into());
+                }
+                if rows > 1 && cols > 0 && row < 0 {
+                    return error("a row stride that is not negative".into());
+                }
+                let overlap = rows > 1 && row.unsigned_abs() < cols;
+                if argument.is_written() && overlap {
+                    return error("rows that do not overlap, since they are written".into());
+                }
+            }
+            _ => {}
         }
-        if rows <= 1 || cols == 0 {
-            self.fits_memory(argument, desc)?;
-            return Ok(0);
-        }
-        let Ok(stride) = usize::try_from(row) else {
-            return error("a row stride that is not negative");
-        };
-        if argument.is_written() && stride < cols {
-            return error("rows that do not overlap, since they are written");
-        }
-        self.fits_memory(argument, desc)?;
-        Ok(stride)
+        self.fits_memory(argument, desc)
     }
 
     fn fits_memory(&self, argument: &Argument, desc: &TensorDesc) -> Result<()> {

@@ -99,6 +99,51 @@ macro_rules! is_there {
     };
 }
 
+/// The [`DtypeRule`](crate::arguments::DtypeRule) of an argument.
+macro_rules! dtype_rule {
+    () => {
+        $crate::arguments::DtypeRule::Any
+    };
+    (as $other:ident) => {
+        $crate::arguments::DtypeRule::As(stringify!($other))
+    };
+    (from $other:ident) => {
+        $crate::arguments::DtypeRule::From(stringify!($other))
+    };
+}
+
+/// The [`Rule`](crate::shape::Rule) of a size.
+macro_rules! size_rule {
+    ($size:ident in $min:literal ..= $max:expr) => {
+        $crate::shape::Rule {
+            name: stringify!($size),
+            min: $min,
+            max: $max,
+            value: None,
+            without: None,
+        }
+    };
+    ($size:ident = $value:literal $(without $absent:ident)? $(in $min:literal ..= $max:expr)?) => {
+        $crate::shape::Rule {
+            name: stringify!($size),
+            value: Some($value),
+            without: $crate::declare::named!($($absent)?),
+            $(min: $min, max: $max,)?
+            ..$crate::shape::Rule::ANY
+        }
+    };
+}
+
+/// The name that the macro was given, if it was given one.
+macro_rules! named {
+    () => {
+        None
+    };
+    ($name:ident) => {
+        Some(stringify!($name))
+    };
+}
+
 /// Takes an argument from a [`Source`](crate::Source).
 macro_rules! argument_from {
     ($source:ident, $operator:expr, $argument:expr, in) => {
@@ -188,7 +233,11 @@ macro_rules! arguments_constructor {
 /// An option is `required name: type`, `optional name: type = default`, or
 /// `optional name: type as other`, whose default is the value of the option `other`, declared
 /// before it. An argument is `required name: role [dtypes] "[shape]"` or `optional ..`, where
-/// the role is `in`, `out` or `inout`. `arguments by position` makes a constructor that takes
+/// the role is `in`, `out` or `inout`. After the dtypes, `as other` says that the argument has the
+/// dtype of the argument `other`, and `from other` that it has that dtype or i64.
+/// `sizes` says what the shapes alone do not: `name in 1..=MAX` is the range of a size, and
+/// `name = "rows" without other` its value where the argument `other` is absent.
+/// `arguments by position` makes a constructor that takes
 /// the required arguments in their order. `by name` makes one that takes them in a struct, for
 /// operators where two required arguments could be swapped by mistake without an error.
 macro_rules! operator {
@@ -204,11 +253,17 @@ macro_rules! operator {
             ),* $(,)?
         }
 
+        $(sizes {
+            $(
+                $size:ident $(= $value:literal $(without $absent:ident)?)? $(in $min:literal ..= $max:expr)?
+            ),+ $(,)?
+        })?
+
         arguments by $how:tt {
             $(
                 $(#[doc = $argument_doc:literal])*
                 $(required $required:ident)? $(optional $optional:ident)?
-                    : $role:tt [$($dtype:ident),+] $shape:literal
+                    : $role:tt [$($dtype:ident),+] $(as $same:ident)? $(from $copied:ident)? $shape:literal
             ),+ $(,)?
         }
     ) => {
@@ -350,6 +405,7 @@ macro_rules! operator {
                     role: argument_role!($role),
                     optional: is_there!($($optional)?),
                     dtypes: &[$($crate::DType::$dtype),+],
+                    dtype_rule: $crate::declare::dtype_rule!($(as $same)? $(from $copied)?),
                     shape: $shape,
                     doc: concat!($($argument_doc, "\n"),*),
                 };
@@ -364,6 +420,32 @@ macro_rules! operator {
             const OPTIONS: &'static [$crate::options::OptionInfo] = opt::ALL;
             const ARGUMENTS: &'static [$crate::arguments::Argument] = arg::ALL;
             const BY_NAME: bool = $crate::declare::is_by_name!($how);
+
+            fn shapes() -> &'static $crate::shape::Shapes {
+                static SHAPES: std::sync::LazyLock<$crate::shape::Shapes> =
+                    std::sync::LazyLock::new(|| {
+                        $crate::shape::Shapes::parse(arg::ALL, &[$($(
+                            $crate::declare::size_rule!(
+                                $size $(= $value $(without $absent)?)? $(in $min ..= $max)?
+                            ),
+                        )+)?])
+                    });
+                &SHAPES
+            }
+
+            fn each(
+                tensors: &Tensors,
+                each: &mut dyn FnMut(usize, Option<&$crate::TensorDesc>),
+            ) {
+                let mut at = 0;
+                $(
+                    $( each(at, Some(&tensors.$required)); )?
+                    $( each(at, tensors.$optional.as_ref()); )?
+                    at += 1;
+                )+
+                debug_assert_eq!(at, arg::ALL.len());
+            }
+
             type Tensors = Tensors;
             type Buffers<'a> = Buffers<'a>;
             type Addresses = Addresses;
@@ -519,6 +601,7 @@ macro_rules! is_by_name {
 }
 
 pub(crate) use {
-    argument_from, argument_role, argument_type, arguments_constructor, choice, is_by_name,
-    is_there, operator, option_default, option_let, option_or_default,
+    argument_from, argument_role, argument_type, arguments_constructor, choice, dtype_rule,
+    is_by_name, is_there, named, operator, option_default, option_let, option_or_default,
+    size_rule,
 };

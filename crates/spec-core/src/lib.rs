@@ -85,11 +85,12 @@ pub mod philox;
 pub mod race;
 mod route;
 pub mod segments;
+pub mod shape;
 pub mod stream;
 mod tensor;
 pub mod timing;
 
-pub use arguments::{Address, Argument, Role, Signature, Source};
+pub use arguments::{Address, Argument, DtypeRule, Role, Signature, Source};
 pub use backend::{Backend, Descriptor, Kernel, Operator, Supports};
 pub use buffer::Buffer;
 pub use check::{Matrix, Site, Vector};

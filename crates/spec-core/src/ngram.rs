@@ -4,7 +4,6 @@
 //! Backends search in parallel, each in its own way. The rules here cut bad lengths to the rows
 //! and share out the token budget; every backend must replay them exactly.
 
-use crate::Argument;
 use crate::check::Checker;
 use crate::flags::BAD_LENGTHS;
 use crate::{DType, Matrix, Result, TensorDesc};
@@ -94,39 +93,22 @@ pub struct Rows {
     pub lengths: DType,
 }
 
-/// An argument with its descriptor.
-pub(crate) type Described<'t> = (&'static Argument, &'t TensorDesc);
-
-pub(crate) struct RowDescs<'t> {
-    pub(crate) input_ids: Described<'t>,
-    pub(crate) generated: Described<'t>,
-    pub(crate) draft_tokens: Described<'t>,
-    pub(crate) lengths: &'t [Described<'t>],
-    pub(crate) counts: &'t [Described<'t>],
-}
-
-impl RowDescs<'_> {
-    pub(crate) fn check(&self, c: &Checker) -> Result<Rows> {
-        let (input_argument, desc) = self.input_ids;
-        let input_ids = c.matrix(input_argument, desc)?;
-        let batch = input_ids.rows;
-        let rows = |(argument, desc): Described<'_>| {
-            c.same_dtype(argument, desc, input_ids.dtype, input_argument)?;
-            let cols = c.matrix(argument, desc)?.cols;
-            c.matrix_of(argument, desc, [batch, cols])
-        };
-        let generated = rows(self.generated)?;
-        let draft_tokens = rows(self.draft_tokens)?;
-        let (first, desc) = self.lengths[0];
-        let lengths = c.per_request(first, desc, batch)?.dtype;
-        for &(argument, desc) in &self.lengths[1..] {
-            c.same_dtype(argument, desc, lengths, first)?;
-            c.per_request(argument, desc, batch)?;
+impl Rows {
+    /// The rows of tensors that were checked, and the dtype of one of the lengths.
+    pub(crate) fn new(
+        input_ids: &TensorDesc,
+        generated: &TensorDesc,
+        draft_tokens: &TensorDesc,
+        length: &TensorDesc,
+    ) -> Self {
+        let input_ids = input_ids.matrix();
+        Rows {
+            batch: input_ids.rows,
+            input_ids,
+            generated: generated.matrix(),
+            draft_tokens: draft_tokens.matrix(),
+            lengths: length.dtype(),
         }
-        for &(argument, desc) in self.counts {
-            c.per_request(argument, desc, batch)?;
-        }
-        Ok(Rows { batch, input_ids, generated, draft_tokens, lengths })
     }
 }
 

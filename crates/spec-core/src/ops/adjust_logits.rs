@@ -113,7 +113,7 @@
 
 use crate::check::{Checker, MAX_I32};
 use crate::declare::operator;
-use crate::{Argument, DType, Matrix, Operator, Result, Status, TensorDesc, Vector};
+use crate::{DType, Matrix, Operator, Result, TensorDesc, Vector};
 
 operator! {
     /// Adjusts logits in place by bias, penalties and tokens that may not come next, also where
@@ -138,11 +138,24 @@ operator! {
         optional bad_words_in_prompt: bool = false,
     }
 
+    sizes {
+        vocab in 1..=MAX_I32,
+        rows in 0..=MAX_I32,
+        requests = "rows" without requests,
+        requests in 0..=MAX_I32,
+        max_len in 0..=MAX_I32,
+        // Offsets into these are i32.
+        biases in 0..=MAX_I32,
+        words in 0..=MAX_I32,
+        word_tokens in 0..=MAX_I32,
+        stops in 0..=MAX_I32,
+    }
+
     arguments by name {
         /// Logits, adjusted in place.
         required logits: inout [F32, F16, BF16] "[rows, vocab]",
         /// The text of each request, the prompt first. Tokens behind `lengths` are not read.
-        required tokens: in [I64, I32] "[requests, most]",
+        required tokens: in [I64, I32] "[requests, max_len]",
         /// How many tokens of each text are the prompt.
         required prompt_lengths: in [I32, I64] "[requests]",
         /// How many tokens each text has.
@@ -302,140 +315,49 @@ impl Operator for AdjustLogits {
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
         let c = Checker::of::<Self>();
-        let logits = c.matrix(arg::logits, &t.logits)?;
-        let Matrix { rows, cols: vocab, .. } = logits;
-        if !(1..=MAX_I32).contains(&vocab) || rows > MAX_I32 {
-            let value = format!("{:?}", t.logits.shape());
-            let expected = format!("a vocabulary of 1 to {MAX_I32}, and at most {MAX_I32} rows");
-            return Err(c.error(Status::BadTensorShape, "logits", value, expected));
-        }
-        let tokens = c.matrix(arg::tokens, &t.tokens)?;
-        let requests = tokens.rows;
-        if requests > MAX_I32 || tokens.cols > MAX_I32 {
-            let value = format!("{:?}", t.tokens.shape());
-            let expected = format!("at most {MAX_I32} requests, and tokens of each");
-            return Err(c.error(Status::BadTensorShape, "tokens", value, expected));
-        }
-        let prompt_lengths = c.vector_of(arg::prompt_lengths, &t.prompt_lengths, requests)?.dtype;
-        let lengths = c.vector_of(arg::lengths, &t.lengths, requests)?.dtype;
-        match &t.requests {
-            Some(of) => c.vector_of(arg::requests, of, rows).map(|_| ())?,
-            None if rows != requests => {
-                let value = format!("{:?}", t.tokens.shape());
-                let expected = format!("{rows} requests, a row each, as `requests` is absent");
-                return Err(c.error(Status::BadTensorShape, "tokens", value, expected));
-            }
-            None => {}
-        }
-        let vector = |argument: &Argument, desc: &Option<TensorDesc>, len: usize| match desc {
-            Some(desc) => c.vector_of(argument, desc, len).map(Some),
-            None => Ok(None),
-        };
-        // Checks that arguments which belong together are all given or all absent.
-        let together = |given: &[(&'static str, bool)], reason: &'static str| match given {
-            given if given.iter().all(|(_, there)| !there) => Ok(false),
-            given => match given.iter().find(|(_, there)| !there) {
-                Some((absent, _)) => Err(c.error(Status::NullPointer, absent, "absent", reason)),
-                None => Ok(true),
-            },
-        };
-        together(
-            &[("draft_tokens", t.draft_tokens.is_some()), ("parents", t.parents.is_some())],
+        c.shapes(self, t)?;
+        c.together(
+            &[("draft_tokens", &t.draft_tokens), ("parents", &t.parents)],
             "given, as `draft_tokens` and `parents` are given together or not at all",
         )?;
-        let draft_tokens = vector(arg::draft_tokens, &t.draft_tokens, rows)?;
-        vector(arg::parents, &t.parents, rows)?;
-        together(
+        c.together(
             &[
-                ("bias_offsets", t.bias_offsets.is_some()),
-                ("bias_tokens", t.bias_tokens.is_some()),
-                ("bias_values", t.bias_values.is_some()),
+                ("bias_offsets", &t.bias_offsets),
+                ("bias_tokens", &t.bias_tokens),
+                ("bias_values", &t.bias_values),
             ],
             "given, as a bias has offsets, tokens and values",
         )?;
-        vector(arg::bias_offsets, &t.bias_offsets, requests + 1)?;
-        let biases = self.list(&c, arg::bias_tokens, &t.bias_tokens)?;
-        if let Some(biases) = biases {
-            vector(arg::bias_values, &t.bias_values, biases)?;
-        }
-        vector(arg::repetition, &t.repetition, requests)?;
-        vector(arg::frequency, &t.frequency, requests)?;
-        vector(arg::presence, &t.presence, requests)?;
-        together(
-            &[("min_tokens", t.min_tokens.is_some()), ("stop_tokens", t.stop_tokens.is_some())],
+        c.together(
+            &[("min_tokens", &t.min_tokens), ("stop_tokens", &t.stop_tokens)],
             "given, as `min_tokens` and `stop_tokens` are given together or not at all",
         )?;
-        vector(arg::min_tokens, &t.min_tokens, requests)?;
-        let stop_tokens = match &t.stop_tokens {
-            Some(stops) => Some(self.stops(&c, stops, requests)?),
-            None => None,
-        };
-        together(
+        c.together(
             &[
-                ("bad_offsets", t.bad_offsets.is_some()),
-                ("word_offsets", t.word_offsets.is_some()),
-                ("word_tokens", t.word_tokens.is_some()),
+                ("bad_offsets", &t.bad_offsets),
+                ("word_offsets", &t.word_offsets),
+                ("word_tokens", &t.word_tokens),
             ],
             "given, as bad words have two kinds of offsets and tokens",
         )?;
-        vector(arg::bad_offsets, &t.bad_offsets, requests + 1)?;
-        let word_offsets = self.list(&c, arg::word_offsets, &t.word_offsets)?;
-        let word_tokens = self.list(&c, arg::word_tokens, &t.word_tokens)?;
-        let words = match (word_offsets, word_tokens) {
-            (Some(0), _) => {
-                let expected = "[words + 1], at least one element";
-                return Err(c.error(Status::BadTensorShape, "word_offsets", "[0]", expected));
-            }
-            (Some(offsets), Some(tokens)) => Some(Words { count: offsets - 1, tokens }),
-            _ => None,
-        };
-        vector(arg::no_repeat_ngram, &t.no_repeat_ngram, requests)?;
-        vector(arg::flags, &t.flags, 1)?;
+        let len = |desc: &TensorDesc| desc.vector().len;
+        let words = t.word_offsets.as_ref().zip(t.word_tokens.as_ref());
         Ok(Plan {
             params: *self,
-            logits,
-            tokens,
-            prompt_lengths,
-            lengths,
+            logits: t.logits.matrix(),
+            tokens: t.tokens.matrix(),
+            prompt_lengths: t.prompt_lengths.dtype(),
+            lengths: t.lengths.dtype(),
             mapped: t.requests.is_some(),
-            draft_tokens,
-            biases,
+            draft_tokens: t.draft_tokens.as_ref().map(TensorDesc::vector),
+            biases: t.bias_tokens.as_ref().map(len),
             repetition: t.repetition.is_some(),
             frequency: t.frequency.is_some(),
             presence: t.presence.is_some(),
-            stop_tokens,
-            words,
+            stop_tokens: t.stop_tokens.as_ref().map(TensorDesc::matrix),
+            words: words
+                .map(|(offsets, tokens)| Words { count: len(offsets) - 1, tokens: len(tokens) }),
             no_repeat_ngram: t.no_repeat_ngram.is_some(),
         })
-    }
-}
-
-impl AdjustLogits {
-    /// The length of a list that i32 offsets point into, where the list is given.
-    fn list(
-        &self,
-        c: &Checker,
-        argument: &Argument,
-        desc: &Option<TensorDesc>,
-    ) -> Result<Option<usize>> {
-        let Some(desc) = desc else { return Ok(None) };
-        let len = c.vector(argument, desc)?.len;
-        if len > MAX_I32 {
-            let value = format!("{:?}", desc.shape());
-            let expected = format!("at most {MAX_I32} elements, since offsets are i32");
-            return Err(c.error(Status::BadTensorShape, argument.name, value, expected));
-        }
-        Ok(Some(len))
-    }
-
-    /// The stop tokens of each request.
-    fn stops(&self, c: &Checker, desc: &TensorDesc, requests: usize) -> Result<Matrix> {
-        let stops = c.matrix(arg::stop_tokens, desc)?;
-        if stops.rows == requests && stops.cols <= MAX_I32 {
-            return Ok(stops);
-        }
-        let value = format!("{:?}", desc.shape());
-        let expected = format!("{requests} rows of at most {MAX_I32} tokens");
-        Err(c.error(Status::BadTensorShape, "stop_tokens", value, expected))
     }
 }

@@ -63,7 +63,7 @@
 
 use crate::check::{Checker, MAX_I32};
 use crate::declare::operator;
-use crate::{DType, Matrix, Operator, Result, Status, TensorDesc};
+use crate::{DType, Matrix, Operator, Result, TensorDesc};
 
 /// The value of `finished` for a request that goes on.
 pub const RUNNING: i32 = 0;
@@ -78,6 +78,11 @@ operator! {
     pub struct AppendTokens = "append_tokens";
 
     options {}
+
+    sizes {
+        max_len in 0..=MAX_I32,
+        n in 0..=MAX_I32,
+    }
 
     arguments by name {
         /// The text of each request. Tokens behind the new length keep their values.
@@ -99,7 +104,7 @@ operator! {
         required appended: out [I32] "[batch]",
         /// The last token of each text after the call, with which the next forward pass begins; -1
         /// (the largest value in u32) for an empty text.
-        optional last_tokens: out [I64, I32, U32] "[batch]",
+        optional last_tokens: out [I64, I32, U32] as tokens "[batch]",
         /// Bits for bad data, OR-ed into the word's previous value: 2 a new token below 0, 4 a
         /// length or a count out of range.
         optional flags: inout [U32] "[1]",
@@ -151,42 +156,14 @@ impl Operator for AppendTokens {
     type Plan = Plan;
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
-        let c = Checker::of::<Self>();
-        let tokens = c.matrix(arg::tokens, &t.tokens)?;
-        let batch = tokens.rows;
-        let new_tokens = c.matrix(arg::new_tokens, &t.new_tokens)?;
-        let new_tokens = c.matrix_of(arg::new_tokens, &t.new_tokens, [batch, new_tokens.cols])?;
-        // Lengths and counts are i32.
-        for (matrix, name) in [(&tokens, "tokens"), (&new_tokens, "new_tokens")] {
-            if matrix.cols > MAX_I32 {
-                let expected = "rows of at most 2^31 - 1 tokens";
-                return Err(c.error(Status::BadTensorShape, name, matrix.cols, expected));
-            }
-        }
-        let stop_tokens = t.stop_tokens.as_ref().map(|stops| {
-            let stop_tokens = c.matrix(arg::stop_tokens, stops)?;
-            c.matrix_of(arg::stop_tokens, stops, [batch, stop_tokens.cols])
-        });
-        let max_lengths =
-            t.max_lengths.as_ref().map(|lengths| c.per_request(arg::max_lengths, lengths, batch));
-        if let Some(finished) = &t.finished {
-            c.vector_of(arg::finished, finished, batch)?;
-        }
-        c.vector_of(arg::appended, &t.appended, batch)?;
-        if let Some(last) = &t.last_tokens {
-            c.same_dtype(arg::last_tokens, last, tokens.dtype, arg::tokens)?;
-            c.vector_of(arg::last_tokens, last, batch)?;
-        }
-        if let Some(flags) = &t.flags {
-            c.vector_of(arg::flags, flags, 1)?;
-        }
+        Checker::of::<Self>().shapes(self, t)?;
         Ok(Plan {
-            tokens,
-            lengths: c.per_request(arg::lengths, &t.lengths, batch)?.dtype,
-            new_tokens,
-            new_counts: c.per_request(arg::new_counts, &t.new_counts, batch)?.dtype,
-            stop_tokens: stop_tokens.transpose()?,
-            max_lengths: max_lengths.transpose()?.map(|lengths| lengths.dtype),
+            tokens: t.tokens.matrix(),
+            lengths: t.lengths.dtype(),
+            new_tokens: t.new_tokens.matrix(),
+            new_counts: t.new_counts.dtype(),
+            stop_tokens: t.stop_tokens.as_ref().map(TensorDesc::matrix),
+            max_lengths: t.max_lengths.as_ref().map(TensorDesc::dtype),
         })
     }
 }

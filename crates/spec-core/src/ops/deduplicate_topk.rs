@@ -28,9 +28,9 @@
 //! # Ok::<(), spec::Error>(())
 //! ```
 
-use crate::check::Checker;
+use crate::check::{Checker, MAX_I32};
 use crate::declare::operator;
-use crate::{DType, Matrix, Operator, Result, Status, TensorDesc};
+use crate::{DType, Matrix, Operator, Result, TensorDesc};
 
 operator! {
     /// The distinct values of each request's top-k rows, ascending.
@@ -39,6 +39,11 @@ operator! {
     options {
         /// The number of rows of `indices` that belong to one request.
         optional mtp_step: usize = 1,
+    }
+
+    sizes {
+        batch in 0..=MAX_I32,
+        row = "mtp_step * k" in 0..=MAX_I32,
     }
 
     arguments by position {
@@ -88,32 +93,10 @@ impl Operator for DeduplicateTopk {
 
     fn plan(&self, tensors: &Tensors) -> Result<Plan> {
         let c = Checker::of::<Self>();
-        let step = self.mtp_step;
-        let indices = c.matrix(arg::indices, &tensors.indices)?;
-        c.param(step >= 1, "mtp_step", step, "at least 1")?;
-        let row = step.checked_mul(indices.cols).filter(|&row| i32::try_from(row).is_ok());
-        let (true, Some(row)) = (indices.rows.is_multiple_of(step), row) else {
-            let value = format!("{:?}", tensors.indices.shape());
-            let words = arg::indices.shape;
-            let expected =
-                format!("{words} with mtp_step {step} and mtp_step * k that fits an i32");
-            return Err(c.error(Status::BadTensorShape, "indices", value, expected));
-        };
-        let batch = indices.rows / step;
-        if i32::try_from(batch).is_err() {
-            let expected = format!("a batch of at most {} requests", i32::MAX);
-            return Err(c.error(
-                Status::BadTensorShape,
-                "indices",
-                format!("of {batch}"),
-                expected,
-            ));
-        }
-        let unique = c.matrix_of(arg::unique, &tensors.unique, [batch, row])?;
-        if let Some(counts) = &tensors.counts {
-            c.vector_of(arg::counts, counts, batch)?;
-        }
+        c.param(self.mtp_step >= 1, "mtp_step", self.mtp_step, "at least 1")?;
+        let batch = c.shapes(self, tensors)?.of("batch");
+        let (indices, unique) = (tensors.indices.matrix(), tensors.unique.matrix());
         let has_counts = tensors.counts.is_some();
-        Ok(Plan { mtp_step: step, batch, indices, unique, has_counts })
+        Ok(Plan { mtp_step: self.mtp_step, batch, indices, unique, has_counts })
     }
 }

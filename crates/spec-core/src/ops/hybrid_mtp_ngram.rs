@@ -66,7 +66,7 @@
 
 use crate::check::{Checker, MAX_I32};
 use crate::declare::operator;
-use crate::ngram::{RowDescs, Rows, check_sizes};
+use crate::ngram::{Rows, check_sizes};
 use crate::{DType, Operator, Result, TensorDesc};
 
 operator! {
@@ -93,15 +93,15 @@ operator! {
         /// Generated tokens from the start of the row on, without the prompt, except that engines
         /// store the prompt's last token in slot 0. If matching is to go on behind the drafts of
         /// the head, these drafts follow.
-        required pre_ids: in [I64, I32, U32] "[batch, max_model_len]",
+        required pre_ids: in [I64, I32, U32] as input_ids "[batch, max_model_len]",
         /// The index in `pre_ids` of the last token of the pattern. With the prompt's last token in
         /// slot 0, the index is 1 at a request's first step. Nothing is drafted where the index is
         /// below `min_ngram_size`.
-        required step_idx: in [I64, I32] "[batch] or [batch, 1]",
+        required step_idx: in [I64, I32] as input_ids_len "[batch] or [batch, 1]",
         /// The tokens that the model is run on next. Slot 0 is the last generated token, and
         /// slots 1 to `have - 1` are the head's drafts. The caller writes these slots; the operator
         /// neither reads nor changes them, and writes its own drafts from slot `have` on.
-        required draft_tokens: inout [I64, I32, U32] "[batch, max_draft_len]",
+        required draft_tokens: inout [I64, I32, U32] as input_ids "[batch, max_draft_len]",
         /// `have`, the number of tokens of this step so far: 1 plus the number of the head's
         /// drafts. The operator adds the number of its own drafts. 0 for a request that is not part
         /// of the step.
@@ -110,7 +110,7 @@ operator! {
         /// tokens of the prompt. The budget keeps a token only for requests where it is above 0.
         required seq_lens_decoder: in [I32] "[batch] or [batch, 1]",
         /// The largest number of tokens to generate over all steps; no draft passes it.
-        required max_dec_len: in [I64, I32] "[batch] or [batch, 1]",
+        required max_dec_len: in [I64, I32] as input_ids_len "[batch] or [batch, 1]",
         /// Bits for bad data, OR-ed into the word's previous value: 4 a bad length or step.
         optional flags: inout [U32] "[1]",
     }
@@ -157,24 +157,6 @@ impl Operator for HybridMtpNgram {
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
         let c = Checker::of::<Self>();
-        let rows = RowDescs {
-            input_ids: (arg::input_ids, &t.input_ids),
-            generated: (arg::pre_ids, &t.pre_ids),
-            draft_tokens: (arg::draft_tokens, &t.draft_tokens),
-            lengths: &[
-                (arg::input_ids_len, &t.input_ids_len),
-                (arg::step_idx, &t.step_idx),
-                (arg::max_dec_len, &t.max_dec_len),
-            ],
-            counts: &[
-                (arg::seq_lens_this_time, &t.seq_lens_this_time),
-                (arg::seq_lens_decoder, &t.seq_lens_decoder),
-            ],
-        }
-        .check(&c)?;
-        if let Some(flags) = &t.flags {
-            c.vector_of(arg::flags, flags, 1)?;
-        }
         check_sizes(&c, self.min_ngram_size, self.max_ngram_size, self.token_threshold)?;
         c.param(
             self.max_draft_tokens < MAX_I32,
@@ -182,6 +164,8 @@ impl Operator for HybridMtpNgram {
             self.max_draft_tokens,
             "a number below that of the largest i32",
         )?;
+        c.shapes(self, t)?;
+        let rows = Rows::new(&t.input_ids, &t.pre_ids, &t.draft_tokens, &t.input_ids_len);
         Ok(Plan { params: *self, rows })
     }
 }

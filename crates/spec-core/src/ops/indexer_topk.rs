@@ -76,6 +76,13 @@ operator! {
         optional block_size: usize = 1,
     }
 
+    sizes {
+        cols in 0..=MAX_I32,
+        tables = "rows" without requests,
+        tables in 0..=MAX_I32,
+        blocks in 0..=MAX_I32,
+    }
+
     arguments by position {
         /// The scores; larger is better.
         required scores: in [F32, F16, BF16] "[rows, cols]",
@@ -171,7 +178,7 @@ impl Plan {
 
 impl IndexerTopk {
     /// Checks the arguments of a paged cache.
-    fn pages(&self, c: &Checker, t: &Tensors, rows: usize) -> Result<Option<Pages>> {
+    fn pages(&self, c: &Checker, t: &Tensors) -> Result<Option<Pages>> {
         let Some(table) = &t.block_table else {
             let needed = [("requests", t.requests.is_some()), ("slots", t.slots.is_some())];
             return match needed.iter().find(|(_, there)| *there) {
@@ -182,25 +189,13 @@ impl IndexerTopk {
                 }
             };
         };
-        let block_table = c.matrix(arg::block_table, table)?;
-        let tables = block_table.rows;
-        if tables > MAX_I32 || block_table.cols > MAX_I32 {
-            let value = format!("{:?}", table.shape());
-            let expected = format!("at most {MAX_I32} tables, and blocks of each");
-            return Err(c.error(Status::BadTensorShape, "block_table", value, expected));
-        }
-        match &t.requests {
-            Some(requests) => c.vector_of(arg::requests, requests, rows).map(|_| ())?,
-            None if tables != rows => {
-                let value = format!("{:?}", table.shape());
-                let expected = format!("{rows} tables, a row each, as `requests` is absent");
-                return Err(c.error(Status::BadTensorShape, "block_table", value, expected));
-            }
-            None => {}
-        }
-        let slots = t.slots.as_ref().map(|desc| c.matrix_of(arg::slots, desc, [rows, self.k]));
-        let (block_size, mapped) = (self.block_size, t.requests.is_some());
-        Ok(slots.transpose()?.map(|slots| Pages { block_size, block_table, mapped, slots }))
+        let pages = |slots: &TensorDesc| Pages {
+            block_size: self.block_size,
+            block_table: table.matrix(),
+            mapped: t.requests.is_some(),
+            slots: slots.matrix(),
+        };
+        Ok(t.slots.as_ref().map(pages))
     }
 }
 
@@ -209,26 +204,19 @@ impl Operator for IndexerTopk {
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
         let c = Checker::of::<Self>();
-        let scores = c.matrix(arg::scores, &t.scores)?;
-        if scores.cols > MAX_I32 {
-            let value = format!("{:?}", t.scores.shape());
-            let expected = "columns that an i32 counts";
-            return Err(c.error(Status::BadTensorShape, "scores", value, expected));
-        }
         c.param((1..=MAX_K).contains(&self.k), "k", self.k, format!("1 to {MAX_K}"))?;
         let block_size = format!("1 to {MAX_I32}");
         let is_block = (1..=MAX_I32).contains(&self.block_size);
         c.param(is_block, "block_size", self.block_size, block_size)?;
-        let rows = scores.rows;
-        let lengths = t.lengths.as_ref().map(|desc| c.vector_of(arg::lengths, desc, rows));
-        let starts = t.starts.as_ref().map(|desc| c.vector_of(arg::starts, desc, rows));
-        let (lengths, starts) = (lengths.transpose()?, starts.transpose()?);
-        let indices = c.matrix_of(arg::indices, &t.indices, [rows, self.k])?;
-        let values = t.values.as_ref().map(|desc| c.matrix_of(arg::values, desc, [rows, self.k]));
-        let pages = self.pages(&c, t, rows)?;
-        if let Some(flags) = &t.flags {
-            c.vector_of(arg::flags, flags, 1)?;
-        }
-        Ok(Plan { k: self.k, scores, lengths, starts, indices, values: values.transpose()?, pages })
+        c.shapes(self, t)?;
+        Ok(Plan {
+            k: self.k,
+            scores: t.scores.matrix(),
+            lengths: t.lengths.as_ref().map(TensorDesc::vector),
+            starts: t.starts.as_ref().map(TensorDesc::vector),
+            indices: t.indices.matrix(),
+            values: t.values.as_ref().map(TensorDesc::matrix),
+            pages: self.pages(&c, t)?,
+        })
     }
 }

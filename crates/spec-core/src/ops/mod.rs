@@ -16,6 +16,7 @@ pub mod tree_verify;
 pub mod unique;
 
 use crate::options::OptionInfo;
+use crate::shape::Shapes;
 use crate::{Argument, Signature};
 
 /// Calls a macro with the list of operators, each as `module: Type`. Further tokens that the
@@ -68,6 +69,8 @@ pub struct Description {
     pub options: &'static [OptionInfo],
     /// The operator's arguments.
     pub arguments: &'static [Argument],
+    /// The shapes of the arguments, parsed.
+    pub shapes: fn() -> &'static Shapes,
 }
 
 macro_rules! list {
@@ -82,6 +85,7 @@ macro_rules! list {
                 doc: <$operator as Signature>::DOC,
                 options: <$operator as Signature>::OPTIONS,
                 arguments: <$operator as Signature>::ARGUMENTS,
+                shapes: <$operator as Signature>::shapes,
             }
         ),+];
     };

@@ -72,9 +72,9 @@
 //! # Ok::<(), spec::Error>(())
 //! ```
 
-use crate::check::Checker;
+use crate::check::{Checker, MAX_I32};
 use crate::declare::operator;
-use crate::{DType, Matrix, Operator, Result, Status, TensorDesc};
+use crate::{DType, Matrix, Operator, Result, TensorDesc};
 
 /// The most experts.
 pub const MAX_EXPERTS: usize = 4096;
@@ -90,6 +90,12 @@ operator! {
         required block_size: usize,
         /// Experts that have a run here: all of them, or fewer with `expert_map`.
         optional local_experts: usize as experts,
+    }
+
+    sizes {
+        // The place of each pick is an i32.
+        capacity = "ceil((tokens * k + local_experts * (block_size - 1)) / block_size) * block_size"
+            in 0..=MAX_I32,
     }
 
     arguments by name {
@@ -188,11 +194,6 @@ impl Operator for MoeAlign {
     fn plan(&self, t: &Tensors) -> Result<Plan> {
         let c = Checker::of::<Self>();
         let MoeAlign { experts, local_experts, block_size } = *self;
-        let mut topk_ids = c.matrix(arg::topk_ids, &t.topk_ids)?;
-        if topk_ids.cols == 0 {
-            // However many tokens there are, without picks there is nothing to go through.
-            topk_ids.rows = 0;
-        }
         let range = format!("1 to {MAX_EXPERTS}");
         c.param((1..=MAX_EXPERTS).contains(&experts), "experts", experts, range)?;
         let (fits, expected) = match t.expert_map {
@@ -201,40 +202,14 @@ impl Operator for MoeAlign {
         };
         c.param(fits, "local_experts", local_experts, expected)?;
         c.param(block_size >= 1, "block_size", block_size, "at least 1")?;
-        if let Some(map) = &t.expert_map {
-            c.vector_of(arg::expert_map, map, experts)?;
+        let capacity = c.shapes(self, t)?.of("capacity");
+        let mut topk_ids = t.topk_ids.matrix();
+        if topk_ids.cols == 0 {
+            // However many tokens there are, without picks there is nothing to go through.
+            topk_ids.rows = 0;
         }
-        let picks = topk_ids.rows.checked_mul(topk_ids.cols);
-        let Some((picks, capacity)) = picks.and_then(|n| Some((n, self.capacity(n)?))) else {
-            let value = format!("{:?}", t.topk_ids.shape());
-            let words = arg::sorted_ids.shape;
-            let expected =
-                format!("so few picks that the capacity of `sorted_ids`, {words}, fits an i32");
-            return Err(c.error(Status::BadTensorShape, "topk_ids", value, expected));
-        };
-        c.vector_of(arg::sorted_ids, &t.sorted_ids, capacity)?;
-        c.vector_of(arg::block_experts, &t.block_experts, capacity / block_size)?;
-        c.vector_of(arg::counts, &t.counts, local_experts)?;
-        c.vector_of(arg::offsets, &t.offsets, local_experts + 1)?;
-        c.vector_of(arg::num_padded, &t.num_padded, 1)?;
-        if let Some(inverse) = &t.inverse {
-            c.vector_of(arg::inverse, inverse, picks)?;
-        }
-        let layout = [
-            (arg::sorted_tokens, &t.sorted_tokens, capacity),
-            (arg::block_limits, &t.block_limits, capacity / block_size),
-            (arg::num_blocks, &t.num_blocks, 1),
-        ];
-        let mut has_layout = false;
-        for (argument, tensor, len) in layout {
-            if let Some(tensor) = tensor {
-                c.vector_of(argument, tensor, len)?;
-                has_layout = true;
-            }
-        }
-        if let Some(flags) = &t.flags {
-            c.vector_of(arg::flags, flags, 1)?;
-        }
+        let layout = [&t.sorted_tokens, &t.block_limits, &t.num_blocks];
+        let has_layout = layout.iter().any(|tensor| tensor.is_some());
         let (has_map, has_inverse) = (t.expert_map.is_some(), t.inverse.is_some());
         Ok(Plan { params: *self, topk_ids, has_map, has_inverse, has_layout, capacity })
     }

@@ -84,7 +84,7 @@
 
 use crate::check::Checker;
 use crate::declare::operator;
-use crate::ngram::{RowDescs, Rows, check_sizes};
+use crate::ngram::{Rows, check_sizes};
 use crate::{DType, Operator, Result, TensorDesc};
 
 operator! {
@@ -106,21 +106,21 @@ operator! {
         required input_ids_len: in [I64, I32] "[batch] or [batch, 1]",
         /// The rows of generated tokens, which start at index `prompt_lens`. Tokens before that
         /// index are not read.
-        required token_ids_all: in [I64, I32, U32] "[batch, max_model_len]",
+        required token_ids_all: in [I64, I32, U32] as input_ids "[batch, max_model_len]",
         /// The index in the row where the generated tokens start. Where the prompt lies before
         /// them, this is the prompt's length, or one less: then the prompt's last token counts as
         /// generated, and the first step can draft. The same at every step.
-        required prompt_lens: in [I64, I32] "[batch] or [batch, 1]",
+        required prompt_lens: in [I64, I32] as input_ids_len "[batch] or [batch, 1]",
         /// The index of the last generated token, counted from `prompt_lens`, which is the number
         /// of generated tokens minus 1. It is 0 at a request's first step, where one token was
         /// generated. Nothing is drafted where it is below 1.
-        required step_idx: in [I64, I32] "[batch] or [batch, 1]",
+        required step_idx: in [I64, I32] as input_ids_len "[batch] or [batch, 1]",
         /// The largest number of drafts of each request; 0 or less for none.
         required draft_token_num: in [I32] "[batch] or [batch, 1]",
         /// The tokens that the model is run on next. Slot 0 is the last generated token: the caller
         /// writes it, and the operator neither reads nor changes it. Drafts are written from slot 1
         /// on, and the slots behind the last draft keep their values.
-        required draft_tokens: inout [I64, I32, U32] "[batch, max_draft_len]",
+        required draft_tokens: inout [I64, I32, U32] as input_ids "[batch, max_draft_len]",
         /// The number of tokens of this step. It becomes 1 plus the number of drafts for a request
         /// that decodes, and 0 for an idle slot. It is read only for a request that is being
         /// encoded, whose tokens count against the budget.
@@ -132,7 +132,7 @@ operator! {
         /// tokens of the prompt. 0 for a slot without a request, which drafts nothing.
         required seq_lens_decoder: in [I32] "[batch] or [batch, 1]",
         /// The largest number of tokens to generate over all steps; no draft passes it.
-        required max_dec_len: in [I64, I32] "[batch] or [batch, 1]",
+        required max_dec_len: in [I64, I32] as input_ids_len "[batch] or [batch, 1]",
         /// Bits for bad data, OR-ed into the word's previous value: 4 a bad length or step.
         optional flags: inout [U32] "[1]",
     }
@@ -189,28 +189,9 @@ impl Operator for NgramMatch {
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
         let c = Checker::of::<Self>();
-        let rows = RowDescs {
-            input_ids: (arg::input_ids, &t.input_ids),
-            generated: (arg::token_ids_all, &t.token_ids_all),
-            draft_tokens: (arg::draft_tokens, &t.draft_tokens),
-            lengths: &[
-                (arg::input_ids_len, &t.input_ids_len),
-                (arg::prompt_lens, &t.prompt_lens),
-                (arg::step_idx, &t.step_idx),
-                (arg::max_dec_len, &t.max_dec_len),
-            ],
-            counts: &[
-                (arg::draft_token_num, &t.draft_token_num),
-                (arg::seq_lens_this_time, &t.seq_lens_this_time),
-                (arg::seq_lens_encoder, &t.seq_lens_encoder),
-                (arg::seq_lens_decoder, &t.seq_lens_decoder),
-            ],
-        }
-        .check(&c)?;
-        if let Some(flags) = &t.flags {
-            c.vector_of(arg::flags, flags, 1)?;
-        }
         check_sizes(&c, 1, self.max_ngram_size, self.token_threshold)?;
+        c.shapes(self, t)?;
+        let rows = Rows::new(&t.input_ids, &t.token_ids_all, &t.draft_tokens, &t.input_ids_len);
         Ok(Plan { params: *self, rows })
     }
 }

@@ -101,10 +101,14 @@ operator! {
         optional pad_with_last: bool = false,
     }
 
+    sizes {
+        batch = "slots" without requests,
+    }
+
     arguments by position {
         /// The text of each request: its prompt, then every token generated so
         /// far, the last one included. Tokens behind `lengths` are not read.
-        required tokens: in [I64, I32, U32] "[slots, most]",
+        required tokens: in [I64, I32, U32] "[slots, max_len]",
         /// How many tokens each text has. At a request's first step this is the number of tokens of
         /// the prompt, or one more if the token that the prefill generated is already in the text.
         required lengths: in [I32, I64] "[slots] or [slots, 1]",
@@ -116,7 +120,7 @@ operator! {
         optional max_drafts: in [I32] "[batch]",
         /// The drafts, then -1 (the largest value in u32) or the text's last token to the row's
         /// end. Of the type of `tokens`; for tokens of 32 bits also i64.
-        required drafts: out [I64, I32, U32] "[batch, max_draft]",
+        required drafts: out [I64, I32, U32] from tokens "[batch, max_draft]",
         /// The number of drafts of each request, 0 to `max_draft`.
         required counts: out [I32] "[batch] or [batch, 1]",
         /// Bits for bad data, OR-ed into the word's previous value: 4 a length or a request out of
@@ -179,21 +183,14 @@ impl Operator for PromptLookup {
         check_patterns(&c, ("min_ngram", self.min_ngram), ("max_ngram", self.max_ngram))?;
         // Counts are i32.
         c.param(self.max_draft <= MAX_I32, "max_draft", self.max_draft, "at most the largest i32")?;
-        let tokens = c.matrix(arg::tokens, &t.tokens)?;
-        let lengths = c.per_request(arg::lengths, &t.lengths, tokens.rows)?.dtype;
-        let batch = t.requests.as_ref().map(|requests| c.vector(arg::requests, requests));
-        let batch = batch.transpose()?.map_or(tokens.rows, |requests| requests.len);
-        if let Some(max_drafts) = &t.max_drafts {
-            c.vector_of(arg::max_drafts, max_drafts, batch)?;
-        }
-        c.tokens_dtype(arg::drafts, &t.drafts, tokens.dtype, arg::tokens)?;
-        let drafts = c.matrix_of(arg::drafts, &t.drafts, [batch, self.max_draft])?;
-        c.per_request(arg::counts, &t.counts, batch)?;
-        if let Some(flags) = &t.flags {
-            c.vector_of(arg::flags, flags, 1)?;
-        }
-        let requests = t.requests.as_ref().map(TensorDesc::dtype);
-        let limited = t.max_drafts.is_some();
-        Ok(Plan { params: *self, tokens, lengths, drafts, requests, limited })
+        c.shapes(self, t)?;
+        Ok(Plan {
+            params: *self,
+            tokens: t.tokens.matrix(),
+            lengths: t.lengths.dtype(),
+            drafts: t.drafts.matrix(),
+            requests: t.requests.as_ref().map(TensorDesc::dtype),
+            limited: t.max_drafts.is_some(),
+        })
     }
 }

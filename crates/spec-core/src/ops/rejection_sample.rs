@@ -183,6 +183,10 @@ operator! {
         optional recovery: Recovery = Recovery::Sample,
     }
 
+    sizes {
+        vocab in 1..=MAX_I32,
+    }
+
     arguments by name {
         /// The probabilities of the target model, a row for each draft. At a request's
         /// first step: the rows after the prompt, and after each draft but the last.
@@ -190,7 +194,7 @@ operator! {
         /// The probabilities that each draft was drawn from, in the type of
         /// `target_probs`; absent where drafts are deterministic. Not read for
         /// greedy requests. At the first step: the drafter's rows after the prompt.
-        optional draft_probs: in [F32, F16, BF16] "[tokens, vocab]",
+        optional draft_probs: in [F32, F16, BF16] as target_probs "[tokens, vocab]",
         /// The draft tokens, one request behind the other. At the first step: guesses of the tokens
         /// that follow the prompt.
         required draft_token_ids: in [I64, I32, U32] "[tokens]",
@@ -333,51 +337,34 @@ impl Operator for RejectionSample {
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
         let c = Checker::of::<Self>();
-        let target = c.matrix(arg::target_probs, &t.target_probs)?;
-        self.check_vocab(&c, &t.target_probs, target.cols)?;
-        let shape = [target.rows, target.cols];
-        let draft = t.draft_probs.as_ref().map(|draft| {
-            c.same_dtype(arg::draft_probs, draft, target.dtype, arg::target_probs)?;
-            c.matrix_of(arg::draft_probs, draft, shape)
-        });
-        let draft = draft.transpose()?;
-        let tokens = target.rows;
-        let draft_token_ids = c.vector_of(arg::draft_token_ids, &t.draft_token_ids, tokens)?;
-        let bonus_token_ids = c.vector(arg::bonus_token_ids, &t.bonus_token_ids)?;
-        let batch = bonus_token_ids.len;
-        let bare = t.cu_num_draft.shape() == [batch];
-        let offsets = if bare { batch } else { batch.saturating_add(1) };
-        let cu_num_draft = c.vector_of(arg::cu_num_draft, &t.cu_num_draft, offsets)?;
-        let positions = self.check_randomness(&c, t, tokens, batch)?;
-        let greedy = t.greedy.as_ref().map(|greedy| c.vector_of(arg::greedy, greedy, batch));
         let fits = self.max_spec_len < MAX_I32;
         c.param(fits, "max_spec_len", self.max_spec_len, "a number that fits an i32")?;
-        let shape = [batch, self.max_spec_len + 1];
-        let output = c.matrix_of(arg::output_token_ids, &t.output_token_ids, shape)?;
-        for (argument, desc) in [
-            (arg::num_accepted, &t.num_accepted),
-            (arg::accepted_counts, &t.accepted_counts),
-            (arg::recovered_counts, &t.recovered_counts),
-            (arg::bonus_counts, &t.bonus_counts),
-        ] {
-            c.vector_of(argument, desc, batch)?;
+        let batch = c.shapes(self, t)?.of("batch");
+        let target = t.target_probs.matrix();
+        if self.samples() && target.cols > MAX_SAMPLED_VOCAB {
+            let value = format!("{:?}", t.target_probs.shape());
+            let expected = format!("a vocabulary of 1 to {MAX_SAMPLED_VOCAB}");
+            return Err(c.error(Status::BadTensorShape, "target_probs", value, expected));
         }
-        if let Some(flags) = &t.flags {
-            c.vector_of(arg::flags, flags, 1)?;
+        if self.draws(t) {
+            c.required("seeds", &t.seeds, "[batch] u64, since random numbers are drawn")?;
+            let reason = "[batch] i64 or i32, since random numbers are drawn";
+            c.required("positions", &t.positions, reason)?;
         }
+        // With greedy acceptance, all requests are greedy.
+        let greedy = t.greedy.as_ref().filter(|_| self.acceptance == Acceptance::Probabilistic);
         Ok(Plan {
             params: *self,
             batch,
             target,
-            draft,
-            draft_token_ids,
-            bonus_token_ids,
-            cu_num_draft,
+            draft: t.draft_probs.as_ref().map(TensorDesc::matrix),
+            draft_token_ids: t.draft_token_ids.vector(),
+            bonus_token_ids: t.bonus_token_ids.vector(),
+            cu_num_draft: t.cu_num_draft.vector(),
             has_uniform_samples: t.uniform_samples.is_some(),
-            positions,
-            // With greedy acceptance, all requests are greedy.
-            greedy: greedy.transpose()?.filter(|_| self.acceptance == Acceptance::Probabilistic),
-            output,
+            positions: t.positions.as_ref().map(TensorDesc::vector),
+            greedy: greedy.map(TensorDesc::vector),
+            output: t.output_token_ids.matrix(),
         })
     }
 }
@@ -387,42 +374,9 @@ impl RejectionSample {
         self.acceptance == Acceptance::Probabilistic && self.recovery == Recovery::Sample
     }
 
-    fn check_vocab(&self, c: &Checker, desc: &TensorDesc, vocab: usize) -> Result<()> {
-        let limit = if self.samples() { MAX_SAMPLED_VOCAB } else { MAX_I32 };
-        if (1..=limit).contains(&vocab) {
-            return Ok(());
-        }
-        let value = format!("{:?}", desc.shape());
-        let expected = format!("a vocabulary of 1 to {limit}");
-        Err(c.error(Status::BadTensorShape, "target_probs", value, expected))
-    }
-
     /// Whether a call draws random numbers from `seeds` and `positions`.
     fn draws(&self, t: &Tensors) -> bool {
         let accepts = self.acceptance == Acceptance::Probabilistic && t.uniform_samples.is_none();
         accepts || self.samples()
-    }
-
-    fn check_randomness(
-        &self,
-        c: &Checker,
-        t: &Tensors,
-        tokens: usize,
-        batch: usize,
-    ) -> Result<Option<Vector>> {
-        if let Some(desc) = &t.uniform_samples {
-            c.vector_of(arg::uniform_samples, desc, tokens)?;
-        }
-        if let Some(desc) = &t.seeds {
-            c.vector_of(arg::seeds, desc, batch)?;
-        }
-        let positions = t.positions.as_ref();
-        let positions = positions.map(|desc| c.vector_of(arg::positions, desc, batch));
-        if self.draws(t) {
-            c.required("seeds", &t.seeds, "[batch] u64, since random numbers are drawn")?;
-            let reason = "[batch] i64 or i32, since random numbers are drawn";
-            c.required("positions", &t.positions, reason)?;
-        }
-        positions.transpose()
     }
 }

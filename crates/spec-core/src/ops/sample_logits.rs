@@ -112,7 +112,7 @@
 use crate::check::Checker;
 use crate::declare::operator;
 use crate::exact::MAX_SAMPLED_VOCAB;
-use crate::{Argument, DType, Matrix, Operator, Result, Status, TensorDesc, Vector};
+use crate::{DType, Matrix, Operator, Result, Status, TensorDesc, Vector};
 
 /// The largest number of tokens that a row draws.
 pub const MAX_DRAWS: usize = 64;
@@ -141,6 +141,13 @@ operator! {
         /// Whether `min_p` drops tokens before `top_k` and `top_p` count them, as
         /// in vLLM, or after, as in transformers.
         optional min_p_first: bool = false,
+    }
+
+    sizes {
+        vocab in 1..=MAX_SAMPLED_VOCAB,
+        requests = "rows" without requests,
+        n in 1..=MAX_DRAWS,
+        top in 1..=MAX_TOP,
     }
 
     arguments by position {
@@ -303,118 +310,39 @@ impl Operator for SampleLogits {
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
         let c = Checker::of::<Self>();
-        let logits = c.matrix(arg::logits, &t.logits)?;
-        let Matrix { rows, cols: vocab, .. } = logits;
-        if !(1..=MAX_SAMPLED_VOCAB).contains(&vocab) {
-            let value = format!("{:?}", t.logits.shape());
-            let expected = format!("a vocabulary of 1 to {MAX_SAMPLED_VOCAB}");
-            return Err(c.error(Status::BadTensorShape, "logits", value, expected));
-        }
-        let positions = c.vector_of(arg::positions, &t.positions, rows)?;
-        let of_rows = t.requests.as_ref().map(|of| c.vector_of(arg::requests, of, rows));
-        let of_rows = of_rows.transpose()?;
-        let requests = self.requests(&c, t, rows)?;
-        let words = [rows, vocab.div_ceil(32)];
-        let mask = t.mask.as_ref().map(|mask| c.matrix_of(arg::mask, mask, words)).transpose()?;
-        let tokens = c.matrix_or_column(arg::tokens, &t.tokens, rows)?;
-        let n = tokens.cols;
-        if !(1..=MAX_DRAWS).contains(&n) {
-            let expected = format!("1 to {MAX_DRAWS} tokens a row");
-            return Err(c.error(
-                Status::BadTensorShape,
-                "tokens",
-                format!("{n} columns"),
-                expected,
-            ));
-        }
-        let probs = t.probs.as_ref().map(|probs| c.matrix_of(arg::probs, probs, [rows, vocab]));
-        let probs = probs.transpose()?;
-        let of_tokens =
-            |argument: &Argument, desc: &Option<TensorDesc>| -> Result<Option<Matrix>> {
-                let Some(desc) = desc else { return Ok(None) };
-                if desc.shape() != t.tokens.shape() {
-                    let value = format!("{:?}", desc.shape());
-                    let expected = format!("{:?}, the shape of `tokens`", t.tokens.shape());
-                    return Err(c.error(Status::BadTensorShape, argument.name, value, expected));
-                }
-                c.matrix_or_column(argument, desc, rows).map(Some)
-            };
-        let logprobs = of_tokens(arg::logprobs, &t.logprobs)?;
-        let processed_logprobs = of_tokens(arg::processed_logprobs, &t.processed_logprobs)?;
-        let ranks = of_tokens(arg::ranks, &t.ranks)?;
-        let top_of = |argument: &Argument, desc: &Option<TensorDesc>, wanted: Option<usize>| {
-            let Some(desc) = desc else { return Ok(None) };
-            let matrix = match wanted {
-                Some(top) => c.matrix_of(argument, desc, [rows, top])?,
-                None => c.matrix(argument, desc)?,
-            };
-            if matrix.rows != rows || !(1..=MAX_TOP).contains(&matrix.cols) {
+        let requests = c.shapes(self, t)?.of("requests");
+        for (argument, desc) in [
+            ("logprobs", &t.logprobs),
+            ("processed_logprobs", &t.processed_logprobs),
+            ("ranks", &t.ranks),
+        ] {
+            if let Some(desc) = desc.as_ref().filter(|desc| desc.shape() != t.tokens.shape()) {
                 let value = format!("{:?}", desc.shape());
-                let expected = format!("{rows} rows of 1 to {MAX_TOP} tokens");
-                return Err(c.error(Status::BadTensorShape, argument.name, value, expected));
+                let expected = format!("{:?}, the shape of `tokens`", t.tokens.shape());
+                return Err(c.error(Status::BadTensorShape, argument, value, expected));
             }
-            Ok(Some(matrix))
-        };
-        let top_tokens = top_of(arg::top_tokens, &t.top_tokens, None)?;
+        }
         if t.top_logprobs.is_some() {
             let expected = "present, since `top_logprobs` says the logarithms of its tokens";
             c.required("top_tokens", &t.top_tokens, expected)?;
         }
-        let top = top_tokens.map(|matrix| matrix.cols);
-        let top_logprobs = top_of(arg::top_logprobs, &t.top_logprobs, top)?;
-        if let Some(row_flags) = &t.row_flags {
-            c.vector_of(arg::row_flags, row_flags, rows)?;
-        }
-        if let Some(flags) = &t.flags {
-            c.vector_of(arg::flags, flags, 1)?;
-        }
-        let filters = t.top_k.is_some() || t.top_p.is_some();
-        let params = *self;
+        let matrix = |desc: &Option<TensorDesc>| desc.as_ref().map(TensorDesc::matrix);
         Ok(Plan {
-            params,
-            logits,
-            positions,
+            params: *self,
+            logits: t.logits.matrix(),
+            positions: t.positions.vector(),
             requests,
-            filters,
-            of_rows,
-            mask,
-            tokens,
-            probs,
-            logprobs,
-            processed_logprobs,
-            ranks,
-            top_tokens,
-            top_logprobs,
+            filters: t.top_k.is_some() || t.top_p.is_some(),
+            of_rows: t.requests.as_ref().map(TensorDesc::vector),
+            mask: matrix(&t.mask),
+            tokens: t.tokens.matrix(),
+            probs: matrix(&t.probs),
+            logprobs: matrix(&t.logprobs),
+            processed_logprobs: matrix(&t.processed_logprobs),
+            ranks: matrix(&t.ranks),
+            top_tokens: matrix(&t.top_tokens),
+            top_logprobs: matrix(&t.top_logprobs),
             row_flags: t.row_flags.is_some(),
         })
-    }
-}
-
-impl SampleLogits {
-    /// The number of requests, which each argument of requests has an element for.
-    fn requests(&self, c: &Checker, t: &Tensors, rows: usize) -> Result<usize> {
-        let requests = c.vector(arg::temperature, &t.temperature)?.len;
-        let per_request = |argument: &Argument, desc: &TensorDesc, len: usize, reason: &str| {
-            if c.vector(argument, desc)?.len == len {
-                return Ok(());
-            }
-            let (value, expected) = (format!("{:?}", desc.shape()), format!("[{len}], {reason}"));
-            Err(c.error(Status::BadTensorShape, argument.name, value, expected))
-        };
-        if t.requests.is_none() {
-            let reason = "a request per row, as `requests` is absent";
-            per_request(arg::temperature, &t.temperature, rows, reason)?;
-        }
-        for (argument, desc) in [
-            (arg::seeds, Some(&t.seeds)),
-            (arg::top_k, t.top_k.as_ref()),
-            (arg::top_p, t.top_p.as_ref()),
-            (arg::min_p, t.min_p.as_ref()),
-        ] {
-            if let Some(desc) = desc {
-                per_request(argument, desc, requests, "as `temperature`")?;
-            }
-        }
-        Ok(requests)
     }
 }

@@ -70,7 +70,7 @@
 
 use crate::check::{Checker, MAX_I32};
 use crate::declare::operator;
-use crate::{DType, Matrix, Operator, Result, Status, TensorDesc, Vector};
+use crate::{DType, Matrix, Operator, Result, TensorDesc, Vector};
 
 /// The largest `max_match`.
 pub const MAX_MATCH: usize = 64;
@@ -103,6 +103,13 @@ operator! {
         optional pad_with_last: bool = false,
     }
 
+    sizes {
+        batch = "slots" without requests,
+        max_len in 0..=MAX_I32,
+        m in 0..=MAX_I32,
+        n in 0..=MAX_DRAFTS,
+    }
+
     arguments by position {
         /// The text of each request: its prompt, then every token generated so far. Tokens behind
         /// `lengths` are not read.
@@ -116,12 +123,12 @@ operator! {
         optional max_drafts: in [I32] "[batch]",
         /// Texts of other requests, of the type of `tokens`, with a negative token between two
         /// texts.
-        optional corpus: in [I64, I32, U32] "[m]",
+        optional corpus: in [I64, I32, U32] as tokens "[m]",
         /// How many tokens of `corpus` are searched; absent: all.
         optional corpus_length: in [I32, I64] "[1]",
         /// The drafts, then -1 (the largest value in u32) or the text's last token. Of the type of
         /// `tokens`; for tokens of 32 bits also i64.
-        required drafts: out [I64, I32, U32] "[batch, n]",
+        required drafts: out [I64, I32, U32] from tokens "[batch, n]",
         /// The number of drafts of each request.
         required counts: out [I32] "[batch] or [batch, 1]",
         /// The node that each draft follows: 0 for the text's last token, i for draft i - 1; then
@@ -226,6 +233,31 @@ impl Operator for SuffixLookup {
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
         let c = Checker::of::<Self>();
+        self.check_options(&c)?;
+        c.shapes(self, t)?;
+        if t.corpus_length.is_some() {
+            c.required("corpus", &t.corpus, "present, since `corpus_length` is")?;
+        }
+        let matrix = |desc: &Option<TensorDesc>| desc.as_ref().map(TensorDesc::matrix);
+        Ok(Plan {
+            params: *self,
+            tokens: t.tokens.matrix(),
+            lengths: t.lengths.dtype(),
+            corpus: t.corpus.as_ref().map(TensorDesc::vector),
+            corpus_length: t.corpus_length.as_ref().map(TensorDesc::dtype),
+            requests: t.requests.as_ref().map(TensorDesc::dtype),
+            limited: t.max_drafts.is_some(),
+            drafts: t.drafts.matrix(),
+            parents: matrix(&t.parents),
+            first_child: matrix(&t.first_child),
+            next_sibling: matrix(&t.next_sibling),
+            shares: matrix(&t.shares),
+        })
+    }
+}
+
+impl SuffixLookup {
+    fn check_options(&self, c: &Checker) -> Result<()> {
         let SuffixLookup { min_match, max_match, max_windows, width, .. } = *self;
         let SuffixLookup { min_share, drafts_per_match, .. } = *self;
         let longest = format!("a number in {min_match} ..= {MAX_MATCH}");
@@ -238,62 +270,6 @@ impl Operator for SuffixLookup {
         c.param((0.0..=1.0).contains(&min_share), "min_share", min_share, share)?;
         let is_number = drafts_per_match >= 0.0 && drafts_per_match.is_finite();
         let finite = "a finite number from 0 on";
-        c.param(is_number, "drafts_per_match", drafts_per_match, finite)?;
-
-        let tokens = c.matrix(arg::tokens, &t.tokens)?;
-        let lengths = c.per_request(arg::lengths, &t.lengths, tokens.rows)?.dtype;
-        let batch = t.requests.as_ref().map(|requests| c.vector(arg::requests, requests));
-        let batch = batch.transpose()?.map_or(tokens.rows, |requests| requests.len);
-        if let Some(max_drafts) = &t.max_drafts {
-            c.vector_of(arg::max_drafts, max_drafts, batch)?;
-        }
-        let corpus = t.corpus.as_ref().map(|corpus| {
-            c.same_dtype(arg::corpus, corpus, tokens.dtype, arg::tokens)?;
-            c.vector(arg::corpus, corpus)
-        });
-        let corpus = corpus.transpose()?;
-        // Indices of tokens and lengths are i32.
-        let sizes = [("tokens", tokens.cols), ("corpus", corpus.map_or(0, |corpus| corpus.len))];
-        for (name, size) in sizes {
-            if size > MAX_I32 {
-                let expected = "at most 2^31 - 1 tokens";
-                return Err(c.error(Status::BadTensorShape, name, size, expected));
-            }
-        }
-        let corpus_length = t.corpus_length.as_ref().map(|length| {
-            c.required("corpus", &t.corpus, "present, since `corpus_length` is")?;
-            c.vector_of(arg::corpus_length, length, 1)
-        });
-        c.tokens_dtype(arg::drafts, &t.drafts, tokens.dtype, arg::tokens)?;
-        let n = c.matrix(arg::drafts, &t.drafts)?.cols;
-        if n > MAX_DRAFTS {
-            let expected = format!("at most {MAX_DRAFTS} drafts");
-            return Err(c.error(Status::BadTensorShape, "drafts", n, expected));
-        }
-        let drafts = c.matrix_of(arg::drafts, &t.drafts, [batch, n])?;
-        c.per_request(arg::counts, &t.counts, batch)?;
-        let matrix = |argument, desc: &Option<TensorDesc>, cols| {
-            desc.as_ref().map(|desc| c.matrix_of(argument, desc, [batch, cols])).transpose()
-        };
-        if let Some(lengths) = &t.match_lengths {
-            c.vector_of(arg::match_lengths, lengths, batch)?;
-        }
-        if let Some(flags) = &t.flags {
-            c.vector_of(arg::flags, flags, 1)?;
-        }
-        Ok(Plan {
-            params: *self,
-            tokens,
-            lengths,
-            corpus,
-            corpus_length: corpus_length.transpose()?.map(|length| length.dtype),
-            requests: t.requests.as_ref().map(TensorDesc::dtype),
-            limited: t.max_drafts.is_some(),
-            drafts,
-            parents: matrix(arg::parents, &t.parents, n)?,
-            first_child: matrix(arg::first_child, &t.first_child, n + 1)?,
-            next_sibling: matrix(arg::next_sibling, &t.next_sibling, n + 1)?,
-            shares: matrix(arg::shares, &t.shares, n)?,
-        })
+        c.param(is_number, "drafts_per_match", drafts_per_match, finite)
     }
 }

@@ -97,7 +97,7 @@
 //! Sources: DeepSeek-V3 (2024) for bias and groups; InfiniOp's `topkrouter`; vLLM's
 //! `eplb` for replicas; prime-rl and TRL for router replay.
 
-use crate::check::Checker;
+use crate::check::{Checker, MAX_I32};
 use crate::declare::{choice, operator};
 use crate::{DType, Matrix, Operator, Result, Status, TensorDesc};
 
@@ -222,6 +222,12 @@ operator! {
         optional physical_experts: Option<usize> = None,
     }
 
+    sizes {
+        experts in 1..=MAX_EXPERTS,
+        physical_experts = "experts",
+        max_replicas in 1..=MAX_I32,
+    }
+
     arguments by position {
         /// The logits of 1 to 4096 experts.
         required x: in [F32, F16, BF16] "[tokens, experts]",
@@ -233,7 +239,7 @@ operator! {
         /// The experts of each token, given instead of picked by their logits; -1 for no pick.
         optional chosen: in [I32] "[tokens, topk]",
         /// The places of each expert on all devices, each in `0..physical_experts`.
-        optional replicas: in [I32] "[experts, most]",
+        optional replicas: in [I32] "[experts, max_replicas]",
         /// The number of places of each expert, at least 1. Given if and only if `replicas` is.
         optional replica_counts: in [I32] "[experts]",
         /// The routing weights.
@@ -331,51 +337,43 @@ impl Operator for TopkRouter {
 
     fn plan(&self, tensors: &Tensors) -> Result<Plan> {
         let c = Checker::of::<Self>();
-        let x = c.matrix(arg::x, &tensors.x)?;
-        if !(1..=MAX_EXPERTS).contains(&x.cols) {
-            let value = format!("{:?}", tensors.x.shape());
-            return Err(c.error(Status::BadTensorShape, "x", value, "1 to 4096 experts"));
-        }
-        let bias = tensors.bias.as_ref().map(|bias| c.vector_of(arg::bias, bias, x.cols));
-        let bias = bias.transpose()?.map(|bias| bias.dtype);
-        self.check_params(&c, x.cols)?;
-        if let Some(num_tokens) = &tensors.num_tokens {
-            c.vector_of(arg::num_tokens, num_tokens, 1)?;
-        }
-        let chosen = tensors.chosen.as_ref();
-        let chosen = chosen.map(|given| c.matrix_of(arg::chosen, given, [x.rows, self.topk]));
-        let chosen = chosen.transpose()?;
-        let replicas = self.check_replicas(&c, tensors, x.cols)?;
-        let shape = [x.rows, self.columns()];
-        let weights = c.matrix_of(arg::weights, &tensors.weights, shape)?;
-        let indices = c.matrix_of(arg::indices, &tensors.indices, shape)?;
-        let logical = tensors.logical.as_ref();
-        let logical = logical.map(|out| c.matrix_of(arg::logical, out, shape)).transpose()?;
-        if let Some(load) = &tensors.load {
-            c.vector_of(arg::load, load, self.physical_experts.unwrap_or(x.cols))?;
-        }
-        if let Some(flags) = &tensors.flags {
-            c.vector_of(arg::flags, flags, 1)?;
-        }
-        let (has_num_tokens, has_load) = (tensors.num_tokens.is_some(), tensors.load.is_some());
-        let params = *self;
+        self.check_numbers(&c)?;
+        self.check_replicas(&c, tensors)?;
+        let experts = c.shapes(self, tensors)?.of("experts");
+        self.check_groups(&c, experts)?;
+        let matrix = |desc: &Option<TensorDesc>| desc.as_ref().map(TensorDesc::matrix);
         Ok(Plan {
-            params,
-            x,
-            bias,
-            has_num_tokens,
-            chosen,
-            replicas,
-            weights,
-            indices,
-            logical,
-            has_load,
+            params: *self,
+            x: tensors.x.matrix(),
+            bias: tensors.bias.as_ref().map(TensorDesc::dtype),
+            has_num_tokens: tensors.num_tokens.is_some(),
+            chosen: matrix(&tensors.chosen),
+            replicas: matrix(&tensors.replicas),
+            weights: tensors.weights.matrix(),
+            indices: tensors.indices.matrix(),
+            logical: matrix(&tensors.logical),
+            has_load: tensors.load.is_some(),
         })
     }
 }
 
 impl TopkRouter {
-    fn check_params(&self, c: &Checker, experts: usize) -> Result<()> {
+    /// Checks the options that depend on no argument.
+    fn check_numbers(&self, c: &Checker) -> Result<()> {
+        c.param((1..=MAX_TOPK).contains(&self.topk), "topk", self.topk, "1 to 64")?;
+        c.param(self.scale.is_finite(), "scale", self.scale, "a finite number")?;
+        let shared = self.shared_experts;
+        c.param(shared <= MAX_SHARED_EXPERTS, "shared_experts", shared, "at most 64")?;
+        let weight = self.shared_weight;
+        c.param(weight.is_finite(), "shared_weight", weight, "a finite number")?;
+        // Every index must fit an i32, those of shared experts behind the places included.
+        let max = MAX_I32 - shared;
+        let physical = self.physical_experts.unwrap_or(1);
+        let expected = format!("1 to {max}, so that every index fits i32");
+        c.param((1..=max).contains(&physical), "physical_experts", physical, expected)
+    }
+
+    fn check_groups(&self, c: &Checker, experts: usize) -> Result<()> {
         let groups = self.groups;
         c.param(
             groups >= 1 && experts.is_multiple_of(groups),
@@ -394,55 +392,30 @@ impl TopkRouter {
             Masked::Excluded => experts / groups * self.topk_groups,
         };
         c.param(
-            (1..=MAX_TOPK.min(choosable)).contains(&self.topk),
+            self.topk <= choosable,
             "topk",
             self.topk,
-            format!("1 to {}: at most 64 and what can be chosen", MAX_TOPK.min(choosable)),
-        )?;
-        c.param(self.scale.is_finite(), "scale", self.scale, "a finite number")?;
-        let shared = self.shared_experts;
-        c.param(shared <= MAX_SHARED_EXPERTS, "shared_experts", shared, "at most 64")?;
-        let weight = self.shared_weight;
-        c.param(weight.is_finite(), "shared_weight", weight, "a finite number")
+            format!("at most {choosable}, which can be chosen"),
+        )
     }
 
     /// Checks the places of experts: both tensors and the number of places are given, or none of
     /// the three.
-    fn check_replicas(
-        &self,
-        c: &Checker,
-        tensors: &Tensors,
-        experts: usize,
-    ) -> Result<Option<Matrix>> {
+    fn check_replicas(&self, c: &Checker, tensors: &Tensors) -> Result<()> {
         let Tensors { replicas, replica_counts, .. } = tensors;
         let (reason, given) = match (self.physical_experts, replica_counts) {
             (_, Some(_)) => ("given, as `replica_counts` is", true),
             (physical, None) => ("given, as `physical_experts` is", physical.is_some()),
         };
         if !given && replicas.is_none() {
-            return Ok(None);
+            return Ok(());
         }
-        let replicas = c.required("replicas", replicas, reason)?;
-        let counts = c.required("replica_counts", replica_counts, "given, as `replicas` is")?;
-        let Some(physical) = self.physical_experts else {
+        c.required("replicas", replicas, reason)?;
+        c.required("replica_counts", replica_counts, "given, as `replicas` is")?;
+        if self.physical_experts.is_none() {
             let expected = "the number of places of `replicas`";
             return Err(c.error(Status::BadParam, "physical_experts", "absent", expected));
-        };
-        // Every index must fit an i32, those of shared experts behind the places included.
-        let max = i32::MAX as usize - self.shared_experts;
-        c.param(
-            (1..=max).contains(&physical),
-            "physical_experts",
-            physical,
-            format!("1 to {max}, so that every index fits i32"),
-        )?;
-        let matrix = c.matrix(arg::replicas, replicas)?;
-        if matrix.rows != experts || !(1..=i32::MAX as usize).contains(&matrix.cols) {
-            let value = format!("{:?}", replicas.shape());
-            let expected = format!("[{experts}, most], most at least 1");
-            return Err(c.error(Status::BadTensorShape, "replicas", value, expected));
         }
-        c.vector_of(arg::replica_counts, counts, experts)?;
-        Ok(Some(matrix))
+        Ok(())
     }
 }

@@ -104,6 +104,10 @@ operator! {
         required max_depth: usize,
     }
 
+    sizes {
+        nodes in 1..=MAX_I32,
+    }
+
     arguments by name {
         /// The token of each node. The entry of node 0, the last verified token, is not read. With
         /// `row_offsets`, chains may be packed as `target_tokens` is.
@@ -244,82 +248,48 @@ impl Operator for TreeVerify {
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
         let c = Checker::of::<Self>();
-        let (batch, draft_tokens) = drafts(&c, t)?;
-        let target_tokens = match draft_tokens {
-            Nodes::Rows(drafts) if t.row_offsets.is_none() => {
-                let tree = [batch, drafts.cols];
-                Nodes::Rows(c.matrix_of(arg::target_tokens, &t.target_tokens, tree)?)
-            }
-            Nodes::Rows(_) => Nodes::Packed(c.vector(arg::target_tokens, &t.target_tokens)?),
-            Nodes::Packed(drafts) => {
-                Nodes::Packed(c.vector_of(arg::target_tokens, &t.target_tokens, drafts.len)?)
-            }
-        };
-        let links = links(&c, t, &draft_tokens)?;
         c.param(self.max_depth < MAX_I32, "max_depth", self.max_depth, "a number below 2^31 - 1")?;
-        let path = [batch, self.max_depth + 1];
-        let tokens = c.matrix_of(arg::tokens, &t.tokens, path)?;
-        let path = c.matrix_of(arg::nodes, &t.nodes, path)?;
-        c.vector_of(arg::num_tokens, &t.num_tokens, batch)?;
-        if let Some(flags) = &t.flags {
-            c.vector_of(arg::flags, flags, 1)?;
+        let is_packed = t.draft_tokens.shape().len() == 1;
+        if is_packed {
+            let reason = "present, since `draft_tokens` is packed";
+            c.required("row_offsets", &t.row_offsets, reason)?;
         }
+        let batch = c.shapes(self, t)?.of("batch");
+        let nodes = |desc: &TensorDesc| match desc.shape().len() {
+            1 => Nodes::Packed(desc.vector()),
+            _ => Nodes::Rows(desc.matrix()),
+        };
+        let (draft_tokens, target_tokens) = (nodes(&t.draft_tokens), nodes(&t.target_tokens));
+        let expected = match (t.row_offsets.is_some(), &target_tokens) {
+            (false, Nodes::Packed(_)) => Some("[batch, nodes], as `row_offsets` is absent"),
+            (true, Nodes::Rows(_)) => Some("[rows], as `row_offsets` is given"),
+            _ => None,
+        };
+        if let Some(expected) = expected {
+            let value = format!("{:?}", t.target_tokens.shape());
+            return Err(c.error(Status::BadTensorShape, "target_tokens", value, expected));
+        }
+        let links = [("first_child", &t.first_child), ("next_sibling", &t.next_sibling)];
+        let has_links = c.together(&links, "present, since the other link is")?;
+        if has_links && is_packed {
+            let expected = "absent, since `draft_tokens` is packed, and packed drafts are chains";
+            return Err(c.error(Status::BadParam, "first_child", "given", expected));
+        }
+        let links = t.first_child.as_ref().zip(t.next_sibling.as_ref());
         Ok(Plan {
             max_depth: self.max_depth,
             batch,
             draft_tokens,
             target_tokens,
-            links,
+            links: links.map(|(first_child, next_sibling)| LinkRows {
+                first_child: first_child.matrix(),
+                next_sibling: next_sibling.matrix(),
+            }),
             row_offsets: t.row_offsets.as_ref().map(TensorDesc::dtype),
-            tokens,
-            nodes: path,
+            tokens: t.tokens.matrix(),
+            nodes: t.nodes.matrix(),
         })
     }
-}
-
-/// The number of requests, and the draft tokens.
-fn drafts(c: &Checker, t: &Tensors) -> Result<(usize, Nodes)> {
-    if t.draft_tokens.shape().len() == 1 {
-        let reason = "present, since `draft_tokens` is packed";
-        let offsets = c.required("row_offsets", &t.row_offsets, reason)?;
-        let drafts = c.vector(arg::draft_tokens, &t.draft_tokens)?;
-        let offsets = c.vector(arg::row_offsets, offsets)?.len;
-        let Some(batch) = offsets.checked_sub(1) else {
-            let expected = "[batch + 1], which is at least [1]";
-            return Err(c.error(Status::BadTensorShape, "row_offsets", "[0]", expected));
-        };
-        return Ok((batch, Nodes::Packed(drafts)));
-    }
-    let drafts = c.matrix(arg::draft_tokens, &t.draft_tokens)?;
-    if !(1..=MAX_I32).contains(&drafts.cols) {
-        let value = format!("{:?}", t.draft_tokens.shape());
-        let expected = format!("trees of 1 to {MAX_I32} nodes, the root among them");
-        return Err(c.error(Status::BadTensorShape, "draft_tokens", value, expected));
-    }
-    if let Some(offsets) = &t.row_offsets {
-        c.vector_of(arg::row_offsets, offsets, drafts.rows.saturating_add(1))?;
-    }
-    Ok((drafts.rows, Nodes::Rows(drafts)))
-}
-
-/// The links of trees; `None` for chains.
-fn links(c: &Checker, t: &Tensors, drafts: &Nodes) -> Result<Option<LinkRows>> {
-    let (first, next) = match (&t.first_child, &t.next_sibling) {
-        (None, None) => return Ok(None),
-        (first, next) => (
-            c.required("first_child", first, "present, since `next_sibling` is")?,
-            c.required("next_sibling", next, "present, since `first_child` is")?,
-        ),
-    };
-    let Nodes::Rows(drafts) = drafts else {
-        let expected = "absent, since `draft_tokens` is packed, and packed drafts are chains";
-        return Err(c.error(Status::BadParam, "first_child", "given", expected));
-    };
-    let tree = [drafts.rows, drafts.cols];
-    Ok(Some(LinkRows {
-        first_child: c.matrix_of(arg::first_child, first, tree)?,
-        next_sibling: c.matrix_of(arg::next_sibling, next, tree)?,
-    }))
 }
 
 /// The links of a tree for `tree_verify`: the first child and the next sibling of each node, -1
@@ -401,7 +371,8 @@ mod tests {
         ] {
             let error = Links::from_parents(&parents).unwrap_err();
             assert_eq!(error.status(), Status::BadParam);
-            assert_eq!(error.to_string(), format!("tree_verify: {sentence}"));
+            let words = format!("tree_verify: {sentence}: ");
+            assert!(error.to_string().starts_with(&words), "{error}");
         }
         // A cycle with a tail behind it, beside a tree.
         let error = Links::from_parents(&[-1, 0, 4, 2, 3, 2]).unwrap_err();

@@ -55,7 +55,7 @@ operator! {
         /// Keys `[n]`, u64, i64, u32 or i32, in any order.
         required keys: in [U64, I64, U32, I32] "[n]",
         /// Distinct keys `[n]`, as `keys`; the first `count` are written.
-        required unique: out [U64, I64, U32, I32] "[n]",
+        required unique: out [U64, I64, U32, I32] as keys "[n]",
         /// How many distinct keys there are `[1]`, u64.
         required count: out [U64] "[1]",
         /// Occurrences of each distinct key `[n]`, u64.
@@ -97,22 +97,14 @@ impl Operator for Unique {
 
     fn plan(&self, tensors: &Tensors) -> Result<Plan> {
         let c = Checker::of::<Self>();
-        let keys = c.vector(arg::keys, &tensors.keys)?;
-        c.same_dtype(arg::unique, &tensors.unique, keys.dtype, arg::keys)?;
-        c.vector_of(arg::unique, &tensors.unique, keys.len)?;
-        c.vector_of(arg::count, &tensors.count, 1)?;
-        if let Some(counts) = &tensors.counts {
-            c.vector_of(arg::counts, counts, keys.len)?;
-        }
-        if let Some(inverse) = &tensors.inverse {
-            c.vector_of(arg::inverse, inverse, keys.len)?;
-            if inverse.dtype() == DType::I32 && keys.len > MAX_I32 {
-                let expected = format!("i64, since an i32 numbers at most {MAX_I32} keys");
-                let value = format!("i32 for {} keys", keys.len);
-                return Err(c.error(Status::BadTensorDtype, "inverse", value, expected));
-            }
-        }
+        c.shapes(self, tensors)?;
+        let keys = tensors.keys.vector();
         let inverse = tensors.inverse.as_ref().map(TensorDesc::dtype);
+        if inverse == Some(DType::I32) && keys.len > MAX_I32 {
+            let expected = format!("i64, since an i32 numbers at most {MAX_I32} keys");
+            let value = format!("i32 for {} keys", keys.len);
+            return Err(c.error(Status::BadTensorDtype, "inverse", value, expected));
+        }
         Ok(Plan { keys, has_counts: tensors.counts.is_some(), inverse })
     }
 }

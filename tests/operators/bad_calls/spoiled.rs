@@ -1,0 +1,143 @@
+//! Good calls of every operator with one argument spoiled: another element type, another rank,
+//! another size, other strides. What is expected follows from the declarations.
+
+use std::collections::BTreeSet;
+
+use spec::shape::{Alternatives, Size};
+use spec::{Argument, DType, Operator, Role, Source, Status, TensorDesc, for_each_operator};
+use spec_conformance::{Case, Layout, Rng, Subject};
+
+/// Random calls of each operator. So many reach every optional argument.
+const CASES: u64 = 300;
+
+/// Element types, of which every argument refuses one.
+const DTYPES: [DType; 3] = [DType::F32, DType::I64, DType::Bool];
+
+/// Descriptors in the order of the contract's arguments.
+struct Descs<'d>(&'static [Argument], &'d [Option<TensorDesc>]);
+
+impl Source<TensorDesc, TensorDesc> for Descs<'_> {
+    fn input(&mut self, argument: &'static Argument) -> Option<TensorDesc> {
+        let at = self.0.iter().position(|other| other.name == argument.name)?;
+        self.1[at]
+    }
+
+    fn output(&mut self, argument: &'static Argument) -> Option<TensorDesc> {
+        self.input(argument)
+    }
+}
+
+/// The error of a call with `spoiled` in the place of an argument's descriptor.
+fn error<O: Operator>(
+    operator: &O,
+    descs: &[Option<TensorDesc>],
+    at: usize,
+    spoiled: TensorDesc,
+) -> Option<(Status, String)> {
+    let mut descs = descs.to_vec();
+    descs[at] = Some(spoiled);
+    let tensors = O::tensors_from(&mut Descs(O::ARGUMENTS, &descs)).unwrap();
+    let error = operator.plan(&tensors).err()?;
+    let text = error.to_string();
+    assert!(text.contains("expected"), "`{text}` does not say what was expected");
+    Some((error.status(), text))
+}
+
+fn shaped(dtype: DType, shape: &[usize]) -> TensorDesc {
+    match *shape {
+        [a] => TensorDesc::new(dtype, [a]),
+        [a, b] => TensorDesc::new(dtype, [a, b]),
+        [a, b, c] => TensorDesc::new(dtype, [a, b, c]),
+        _ => unreachable!("no argument has such a rank"),
+    }
+}
+
+/// Whether any size will do: each name in the size stands in the shape of no other argument.
+fn is_free(size: &Size, at: usize, all: &[Alternatives], given: &[Option<TensorDesc>]) -> bool {
+    let others = all.iter().enumerate().filter(|&(other, _)| other != at && given[other].is_some());
+    let mut others = others.flat_map(|(_, shapes)| shapes.iter().flatten());
+    let names = size.names();
+    !names.is_empty() && !others.any(|other| other.names().iter().any(|name| names.contains(name)))
+}
+
+fn spoil<O: Subject>() {
+    let (mut reached, shapes) = (BTreeSet::new(), O::shapes());
+    for seed in 0..CASES {
+        let case = Case::<O>::random(&mut Rng::new(seed, O::NAME));
+        let mut good = vec![None; O::ARGUMENTS.len()];
+        O::each(&case.tensors(Layout::PACKED), &mut |at, desc| good[at] = desc.copied());
+        for (at, argument) in O::ARGUMENTS.iter().enumerate() {
+            let Some(desc) = good[at] else { continue };
+            reached.insert(argument.name);
+            let refused = |spoiled: TensorDesc, status| {
+                let (found, text) =
+                    error(&case.operator, &good, at, spoiled).unwrap_or_else(|| {
+                        panic!("{}: `{}`: {spoiled} passed", O::NAME, argument.name)
+                    });
+                assert_eq!(found, status, "{text}");
+                let start = format!("{}: `{}` is ", O::NAME, argument.name);
+                assert!(text.starts_with(&start), "`{text}` does not start with `{start}`");
+            };
+            let shape = desc.shape().to_vec();
+            let other = DTYPES.iter().find(|dtype| !argument.dtypes.contains(dtype));
+            refused(shaped(*other.unwrap(), &shape), Status::BadTensorDtype);
+            let more: Vec<usize> = shape.iter().copied().chain([1, 1]).take(3).collect();
+            refused(shaped(desc.dtype(), &more), Status::BadTensorShape);
+            let form =
+                shapes.arguments()[at].iter().find(|form| form.len() == shape.len()).unwrap();
+            for (place, size) in form.iter().enumerate() {
+                let mut longer = shape.clone();
+                longer[place] += 1;
+                let spoiled = shaped(desc.dtype(), &longer);
+                match error(&case.operator, &good, at, spoiled) {
+                    // The first argument with a size says how large it is: another one differs then.
+                    Some((found, text)) => {
+                        let known = [Status::BadTensorShape, Status::BadParam].contains(&found);
+                        assert!(known, "{text}");
+                    }
+                    None => {
+                        let free = is_free(size, at, shapes.arguments(), &good);
+                        let by_rule = shapes.arguments()[at].len() > 1;
+                        assert!(
+                            free || by_rule,
+                            "{}: {spoiled} passed as `{}`",
+                            O::NAME,
+                            argument.name
+                        );
+                    }
+                }
+            }
+            match *shape {
+                [len] if len > 1 => {
+                    let apart = TensorDesc::with_strides(desc.dtype(), [len], [2]);
+                    refused(apart, Status::BadTensorStrides);
+                }
+                [rows, cols] if cols > 1 => {
+                    let pairs = [2 * cols as isize, 2];
+                    let apart = TensorDesc::with_strides(desc.dtype(), [rows, cols], pairs);
+                    refused(apart, Status::BadTensorStrides);
+                    let overlap = [cols as isize - 1, 1];
+                    if rows > 1 && argument.role != Role::Input {
+                        let spoiled = TensorDesc::with_strides(desc.dtype(), [rows, cols], overlap);
+                        refused(spoiled, Status::BadTensorStrides);
+                    }
+                    let back = TensorDesc::with_strides(desc.dtype(), [rows, cols], [-8192, 1]);
+                    if rows > 1 {
+                        refused(back, Status::BadTensorStrides);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    let all: BTreeSet<_> = O::ARGUMENTS.iter().map(|argument| argument.name).collect();
+    assert_eq!(reached, all, "arguments of {} that {CASES} calls reach", O::NAME);
+}
+
+#[test]
+fn spoiled_arguments_are_refused() {
+    macro_rules! each {
+        ($($module:ident: $operator:ident,)+) => { $( spoil::<spec::ops::$operator>(); )+ };
+    }
+    for_each_operator!(each);
+}
