@@ -606,6 +606,24 @@ spec_status spec_corpus_destroy(spec_corpus *corpus);
 spec_status spec_workspace_size(const spec_descriptor *descriptor, size_t *bytes);
 
 /**
+ * Copies to `buffer` which kernels a call runs, with their launch shapes, in words: what the data
+ * decide is not known, and memory counts as aligned to 256 bytes. The words end with a zero and are
+ * cut if `buffer` is too small. They are for people and tests, and change with the kernels. `bytes`,
+ * unless it is NULL, is set to the number of bytes that all words need, including their zero.
+ *
+ * # Errors
+ * Status 4 for a descriptor that is NULL, 3 for a descriptor that was destroyed.
+ *
+ * # Safety
+ * `descriptor` is from `spec_<operator>_create`; `buffer` is NULL or has room for `size` bytes;
+ * `bytes` is NULL or points to memory for a `size_t`.
+ */
+spec_status spec_route(const spec_descriptor *descriptor,
+                       char *buffer,
+                       size_t size,
+                       size_t *bytes);
+
+/**
  * Destroys a descriptor. Work that was enqueued with the descriptor continues.
  *
  * # Errors
@@ -812,7 +830,7 @@ typedef struct {
      */
     spec_tensor num_tokens;
     /**
-     * `[experts, most]`, i32: read, optional.
+     * `[experts, max_replicas]`, i32: read, optional.
      * The places of each expert on all devices, each in `0..physical_experts`.
      */
     spec_tensor replicas;
@@ -878,7 +896,7 @@ typedef struct {
      */
     const void *num_tokens;
     /**
-     * `[experts, most]`, i32: read, optional.
+     * `[experts, max_replicas]`, i32: read, optional.
      */
     const void *replicas;
     /**
@@ -922,7 +940,7 @@ typedef struct {
  * - `bias` `[experts]`, f32 or f16 or bf16: read, optional.
  * - `num_tokens` `[1]`, i32: read, optional.
  * - `chosen` `[tokens, topk]`, i32: read, optional.
- * - `replicas` `[experts, most]`, i32: read, optional.
+ * - `replicas` `[experts, max_replicas]`, i32: read, optional.
  * - `replica_counts` `[experts]`, i32: read, optional.
  * - `weights` `[tokens, topk + shared_experts]`, f32 or f16 or bf16: written.
  * - `indices` `[tokens, topk + shared_experts]`, i32 or u32 or i64: written.
@@ -1402,7 +1420,7 @@ typedef struct {
      */
     spec_tensor logits;
     /**
-     * `[requests, most]`, i64 or i32: read.
+     * `[requests, max_len]`, i64 or i32: read.
      * The text of each request, the prompt first. Tokens behind `lengths` are not read.
      */
     spec_tensor tokens;
@@ -1418,7 +1436,7 @@ typedef struct {
     spec_tensor lengths;
     /**
      * `[rows]`, i32: read, optional.
-     * The request of each row; absent: row r is request r.
+     * The request of each row; -1: padding. Absent: row r is request r.
      */
     spec_tensor requests;
     /**
@@ -1517,7 +1535,7 @@ typedef struct {
      */
     void *logits;
     /**
-     * `[requests, most]`, i64 or i32: read.
+     * `[requests, max_len]`, i64 or i32: read.
      */
     const void *tokens;
     /**
@@ -1603,7 +1621,7 @@ typedef struct {
  * `spec_destroy`, or NULL where the call fails.
  *
  * - `logits` `[rows, vocab]`, f32 or f16 or bf16: changed in place.
- * - `tokens` `[requests, most]`, i64 or i32: read.
+ * - `tokens` `[requests, max_len]`, i64 or i32: read.
  * - `prompt_lengths` `[requests]`, i32 or i64: read.
  * - `lengths` `[requests]`, i32 or i64: read.
  * - `requests` `[rows]`, i32: read, optional.
@@ -1733,7 +1751,7 @@ typedef struct {
     spec_tensor min_p;
     /**
      * `[rows]`, i32 or u32 or i64: read, optional.
-     * The request of each row; absent: row r is request r.
+     * The request of each row; -1: padding. Absent: row r is request r.
      */
     spec_tensor requests;
     /**
@@ -1787,6 +1805,12 @@ typedef struct {
      * The natural logarithm of the probability of each of `top_tokens`, as in `logprobs`.
      */
     spec_tensor top_logprobs;
+    /**
+     * `[rows]`, u32: written, optional.
+     * The bits of `flags` that each row has set, 0 for a row without bad data; written, not
+     * OR-ed.
+     */
+    spec_tensor row_flags;
 } spec_sample_logits_tensors;
 
 /**
@@ -1865,6 +1889,10 @@ typedef struct {
      * `[rows, top]`, f32: written, optional.
      */
     void *top_logprobs;
+    /**
+     * `[rows]`, u32: written, optional.
+     */
+    void *row_flags;
 } spec_sample_logits_buffers;
 
 /**
@@ -1891,6 +1919,7 @@ typedef struct {
  * - `ranks` `[rows] or [rows, n]`, i32: written, optional.
  * - `top_tokens` `[rows, top]`, i32: written, optional.
  * - `top_logprobs` `[rows, top]`, f32: written, optional.
+ * - `row_flags` `[rows]`, u32: written, optional.
  * - `flags` `[1]`, u32: changed in place, optional.
  *
  * # Errors
@@ -2408,7 +2437,7 @@ typedef struct {
      */
     size_t size;
     /**
-     * `[slots, most]`, i64 or i32 or u32: read.
+     * `[slots, max_len]`, i64 or i32 or u32: read.
      * The text of each request: its prompt, then every token generated so
      * far, the last one included. Tokens behind `lengths` are not read.
      */
@@ -2459,7 +2488,7 @@ typedef struct {
      */
     size_t size;
     /**
-     * `[slots, most]`, i64 or i32 or u32: read.
+     * `[slots, max_len]`, i64 or i32 or u32: read.
      */
     const void *tokens;
     /**
@@ -2496,7 +2525,7 @@ typedef struct {
  * that they and the parameters can show. `descriptor` becomes yours, to be given to
  * `spec_destroy`, or NULL where the call fails.
  *
- * - `tokens` `[slots, most]`, i64 or i32 or u32: read.
+ * - `tokens` `[slots, max_len]`, i64 or i32 or u32: read.
  * - `lengths` `[slots] or [slots, 1]`, i32 or i64: read.
  * - `requests` `[batch]`, i32 or u32 or i64: read, optional.
  * - `max_drafts` `[batch]`, i32: read, optional.
