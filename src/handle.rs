@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use spec_core::{
     Backend, Buffer, Descriptor, Device, DeviceInfo, DeviceName, Element, Error, Kernel, Memory,
@@ -13,7 +14,7 @@ use spec_core::{
 /// A handle is cheap to clone, `Send` and `Sync`. It is parsed from the device's name: `cpu`,
 /// `cuda`, `cuda:1`, `wgpu:0`, or `auto`, which is explained at [`Handle::auto`].
 #[derive(Clone)]
-pub struct Handle(Inner);
+pub struct Handle(Arc<dyn AnyBackend>);
 
 /// The devices of one backend, or the reason why the backend has none.
 #[derive(Clone, Debug)]
@@ -33,220 +34,125 @@ pub trait Portable: Operator {
     fn create_on(&self, handle: &Handle, tensors: &Self::Tensors) -> Result<Descriptor<Self>>;
 }
 
-/// A function that finds the devices of one backend.
-type Find = fn() -> Result<Vec<DeviceInfo>>;
+impl<O: Operator> Portable for O
+where
+    Handle: Supports<O>,
+{
+    fn create_on(&self, handle: &Handle, tensors: &O::Tensors) -> Result<Descriptor<O>> {
+        Descriptor::create(handle, self, tensors)
+    }
+}
 
-/// Implements everything in this module that depends on the list of backends, so that adding a
-/// backend takes one line. A line may name, in brackets, the function that finds the backend's
-/// GPUs: `auto` takes the first GPU, in the order of the list. `auto` never takes a device of a
-/// backend without such a function, except the CPU, which it takes if there is no GPU.
+/// What a handle needs of a backend whose type it does not know. The methods are documented at
+/// [`Handle`].
+trait AnyBackend: Backend + Any {
+    /// A handle on the [`Backend::sibling`] of this backend.
+    fn sibling_handle(&self) -> Result<Handle>;
+
+    unsafe fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing>;
+
+    fn copy_rate(&self) -> Result<Option<f64>>;
+
+    fn call_overhead(&self) -> Result<Option<f64>>;
+}
+
+/// A function that finds devices of the backend with this name.
+type Find = fn(&'static str) -> Result<Vec<DeviceInfo>>;
+
+/// A line of the list of backends.
+struct Entry {
+    /// The backend's name, which is also the name of its cargo feature.
+    name: &'static str,
+    /// Whether this build has the backend.
+    is_built: bool,
+    /// Finds the backend's devices.
+    devices: Find,
+    /// Finds the GPUs that `auto` may take; empty if `auto` never takes a GPU of the backend.
+    gpus: &'static [Find],
+    /// Opens the device with this number.
+    open: fn(&'static str, usize) -> Result<Handle>,
+}
+
+/// Defines the list of backends, so that adding a backend takes one line. A line may name, in
+/// brackets, the function that finds the backend's GPUs: `auto` takes the first GPU, in the order
+/// of the list. `auto` never takes a device of a backend without such a function, except the CPU,
+/// which it takes if there is no GPU.
+///
+/// A build without a backend has [`Absent`](crate::absent::Absent) in its place.
 macro_rules! backends {
-    ($( $name:literal: $variant:ident in $module:ident $( ($gpus:ident) )? ),+ $(,)?) => {
-        $(
+    ($( $name:literal: $backend:ident in $module:ident $( ($gpus:ident) )? ),+ $(,)?) => {
+        const BACKENDS: &[Entry] = &[$(
             #[cfg(feature = $name)]
-            use $module::$variant;
+            Entry {
+                name: $name,
+                is_built: true,
+                devices: |_| $module::devices(),
+                gpus: &[$( |_| $module::$gpus() )?],
+                open: |_, index| $backend::open(index).map(Handle::from),
+            },
             #[cfg(not(feature = $name))]
-            use crate::absent::Absent as $variant;
-        )+
-
-        /// The names of the backends of this build.
-        const NAMES: &[&str] = &[$( #[cfg(feature = $name)] $name, )+];
-
-        #[derive(Clone)]
-        enum Inner {
-            $( $variant($variant), )+
-        }
-
-        impl Handle {
-            fn backend(&self) -> &dyn Backend {
-                match &self.0 {
-                    $( Inner::$variant(backend) => backend, )+
-                }
-            }
-
-            /// The handle's backend, if it is a `B`: for functions that only that backend has.
-            ///
-            /// ```
-            /// # fn main() -> spec::Result<()> {
-            /// let handle = spec::Handle::cpu()?;
-            /// assert!(handle.backend_as::<spec::cpu::Cpu>().is_some());
-            /// # Ok(())
-            /// # }
-            /// ```
-            pub fn backend_as<B: Backend>(&self) -> Option<&B> {
-                let backend: &dyn Any = match &self.0 {
-                    $( Inner::$variant(backend) => backend, )+
-                };
-                backend.downcast_ref()
-            }
-
-            fn open_named(name: &DeviceName) -> Result<Self> {
-                let index = name.index.unwrap_or(0);
-                match name.backend.as_str() {
-                    $(
-                        $name => {
-                            #[cfg(feature = $name)]
-                            let backend = $variant::open(index)?;
-                            #[cfg(not(feature = $name))]
-                            let backend = $variant::open($name, index)?;
-                            Ok(Handle(Inner::$variant(backend)))
-                        }
-                    )+
-                    unknown => Err(bad_name(unknown)),
-                }
-            }
-        }
+            Entry {
+                name: $name,
+                is_built: false,
+                devices: crate::absent::devices,
+                gpus: &[$( crate::absent::$gpus )?],
+                open: crate::absent::open,
+            },
+        )+];
 
         $(
             #[cfg(feature = $name)]
-            impl From<$variant> for Handle {
-                fn from(backend: $variant) -> Self {
-                    Handle(Inner::$variant(backend))
+            use $module::$backend;
+            #[cfg(not(feature = $name))]
+            use crate::absent::Absent as $backend;
+
+            #[cfg(feature = $name)]
+            impl From<$backend> for Handle {
+                fn from(backend: $backend) -> Self {
+                    Handle(Arc::new(backend))
+                }
+            }
+
+            #[cfg(feature = $name)]
+            impl AnyBackend for $backend {
+                fn sibling_handle(&self) -> Result<Handle> {
+                    self.sibling().map(Handle::from)
+                }
+
+                unsafe fn time(
+                    &self,
+                    samples: usize,
+                    calls: usize,
+                    work: &mut dyn Timed,
+                ) -> Result<Timing> {
+                    // SAFETY: the caller promises what the backend's own function asks for.
+                    unsafe { $backend::time(self, samples, calls, work) }
+                }
+
+                fn copy_rate(&self) -> Result<Option<f64>> {
+                    $backend::copy_rate(self)
+                }
+
+                fn call_overhead(&self) -> Result<Option<f64>> {
+                    $backend::call_overhead(self)
                 }
             }
         )+
-
-        impl<O: Operator> Portable for O
-        where
-            $( $variant: Supports<O>, )+
-        {
-            fn create_on(&self, handle: &Handle, tensors: &O::Tensors) -> Result<Descriptor<O>> {
-                match &handle.0 {
-                    $( Inner::$variant(backend) => Descriptor::create(backend, self, tensors), )+
-                }
-            }
-        }
-
-        // SAFETY: device, queue and memory are those of the inner backend, which is a `Backend`
-        // itself.
-        unsafe impl Backend for Handle {
-            fn info(&self) -> &DeviceInfo {
-                self.backend().info()
-            }
-
-            fn queue_id(&self) -> QueueId {
-                self.backend().queue_id()
-            }
-
-            fn allocate_bytes(&self, bytes: usize) -> Result<Box<dyn Memory>> {
-                self.backend().allocate_bytes(bytes)
-            }
-
-            fn adopt(&self, memory: Box<dyn Memory>) -> Result<Box<dyn Memory>> {
-                self.backend().adopt(memory)
-            }
-
-            fn synchronize(&self) -> Result<()> {
-                self.backend().synchronize()
-            }
-
-            fn sibling(&self) -> Result<Self> {
-                Ok(Handle(match &self.0 {
-                    $( Inner::$variant(backend) => Inner::$variant(backend.sibling()?), )+
-                }))
-            }
-
-            fn staging(&self, bytes: usize) -> Result<Option<Box<dyn Staging>>> {
-                match &self.0 {
-                    $( Inner::$variant(backend) => backend.staging(bytes), )+
-                }
-            }
-        }
-
-        impl Handle {
-            /// Takes `samples` samples of the time of a call. Each sample makes `calls` calls back
-            /// to back and divides their time on the device, in seconds, by `calls`. Calls run
-            /// only in the form in which they are timed, for example replayed from a CUDA graph,
-            /// and at least once before the first sample. So the outputs were written by calls in
-            /// that form.
-            ///
-            /// ```compile_fail,E0133
-            /// // Timing is unsafe: the caller promises that the memory stays valid for replays.
-            /// fn replayed(handle: &spec::Handle, work: &mut dyn spec::Timed) {
-            ///     let _ = handle.time(1, 1, work);
-            /// }
-            /// ```
-            ///
-            /// # Errors
-            /// The errors of the calls, and status 1 when the device fails.
-            ///
-            /// # Safety
-            /// The calls may be recorded once and replayed. So the memory that the calls use must
-            /// stay at its address until this function returns, and nobody else may use that
-            /// memory meanwhile. [`Timed::reset`] may write to the memory, but must neither free
-            /// nor replace it.
-            pub unsafe fn time(
-                &self,
-                samples: usize,
-                calls: usize,
-                work: &mut dyn Timed,
-            ) -> Result<Timing> {
-                match &self.0 {
-                    // SAFETY: the caller promises that the calls' memory stays at its address and
-                    // is used by nobody else until this returns.
-                    $( Inner::$variant(backend) => unsafe { backend.time(samples, calls, work) }, )+
-                }
-            }
-
-            /// Measures the rate of a copy within the device's own memory, in bytes per second.
-            /// The copy is larger than the device's caches, and the rate counts bytes read and
-            /// bytes written. The bytes that an operator must read and write, divided by this
-            /// rate, are a lower bound of the operator's time. The measurement takes a moment and
-            /// allocates memory for its duration. `None` on a backend that cannot measure it.
-            ///
-            /// # Errors
-            /// Status 1 when the device fails.
-            pub fn copy_rate(&self) -> Result<Option<f64>> {
-                match &self.0 {
-                    $( Inner::$variant(backend) => backend.copy_rate(), )+
-                }
-            }
-
-            /// Measures the time of a call that does nothing, in seconds: on CUDA an empty kernel,
-            /// timed as [`time`](Self::time) does; on wgpu an empty submission and the wait for
-            /// it. `None` on a backend without such a call.
-            ///
-            /// # Errors
-            /// Status 1 when the device fails.
-            pub fn call_overhead(&self) -> Result<Option<f64>> {
-                match &self.0 {
-                    $( Inner::$variant(backend) => backend.call_overhead(), )+
-                }
-            }
-        }
 
         // SAFETY: the inner backend makes the kernel, and its own `Supports` promises the same.
         unsafe impl<O: Operator> Supports<O> for Handle
         where
-            $( $variant: Supports<O>, )+
+            $( $backend: Supports<O>, )+
         {
             unsafe fn prepare(&self, plan: &O::Plan) -> Result<Box<dyn Kernel<O>>> {
-                match &self.0 {
-                    // SAFETY: the caller promises that `Operator::plan` made the plan.
-                    $( Inner::$variant(backend) => unsafe { backend.prepare(plan) }, )+
-                }
+                $(
+                    if let Some(backend) = self.backend_as::<$backend>() {
+                        // SAFETY: the caller promises that `Operator::plan` made the plan.
+                        return unsafe { backend.prepare(plan) };
+                    }
+                )+
+                unreachable!("the backend of a handle is in the list")
             }
-        }
-
-        /// The names of the backends with GPUs, each with the function that finds the GPUs.
-        const GPUS: &[(&str, Find)] = &[$( $(
-            #[cfg(feature = $name)]
-            ($name, $module::$gpus),
-            #[cfg(not(feature = $name))]
-            ($name, || $variant::$gpus($name)),
-        )? )+];
-
-        /// Lists the devices of every backend, or the reason why the backend has none.
-        pub fn devices() -> Vec<Listing> {
-            vec![$(
-                Listing {
-                    backend: $name,
-                    #[cfg(feature = $name)]
-                    devices: $module::devices(),
-                    #[cfg(not(feature = $name))]
-                    devices: $variant::devices($name),
-                },
-            )+]
         }
     };
 }
@@ -257,7 +163,52 @@ backends! {
     "wgpu": Wgpu in spec_wgpu (gpus),
 }
 
+/// Lists the devices of every backend, or the reason why the backend has none.
+pub fn devices() -> Vec<Listing> {
+    let listing =
+        |entry: &Entry| Listing { backend: entry.name, devices: (entry.devices)(entry.name) };
+    BACKENDS.iter().map(listing).collect()
+}
+
+// SAFETY: device, queue and memory are those of the inner backend, which is a `Backend` itself.
+unsafe impl Backend for Handle {
+    fn info(&self) -> &DeviceInfo {
+        self.0.info()
+    }
+
+    fn queue_id(&self) -> QueueId {
+        self.0.queue_id()
+    }
+
+    fn allocate_bytes(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+        self.0.allocate_bytes(bytes)
+    }
+
+    fn adopt(&self, memory: Box<dyn Memory>) -> Result<Box<dyn Memory>> {
+        self.0.adopt(memory)
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.0.synchronize()
+    }
+
+    fn sibling(&self) -> Result<Self> {
+        self.0.sibling_handle()
+    }
+
+    fn staging(&self, bytes: usize) -> Result<Option<Box<dyn Staging>>> {
+        self.0.staging(bytes)
+    }
+}
+
 impl Handle {
+    fn open_named(name: &DeviceName) -> Result<Self> {
+        match BACKENDS.iter().find(|entry| entry.name == name.backend) {
+            Some(entry) => (entry.open)(entry.name, name.index.unwrap_or(0)),
+            None => Err(bad_name(&name.backend)),
+        }
+    }
+
     /// Opens the CPU.
     ///
     /// # Errors
@@ -283,14 +234,14 @@ impl Handle {
     /// # Errors
     /// As [`auto`](Self::auto).
     pub fn choose(mut passed_over: impl FnMut(Error)) -> Result<Self> {
-        for (backend, find) in GPUS {
-            let found = find().unwrap_or_else(|error| {
+        let entries = BACKENDS.iter().flat_map(|entry| entry.gpus.iter().map(move |f| (entry, f)));
+        for (entry, find) in entries {
+            let found = find(entry.name).unwrap_or_else(|error| {
                 passed_over(error);
                 Vec::new()
             });
             for info in found {
-                let (backend, index) = ((*backend).to_owned(), Some(info.device.index()));
-                match Self::open_named(&DeviceName { backend, index }) {
+                match (entry.open)(entry.name, info.device.index()) {
                     Ok(handle) => return Ok(handle),
                     Err(error) => passed_over(error),
                 }
@@ -306,7 +257,7 @@ impl Handle {
 
     /// Properties of the device.
     pub fn info(&self) -> &DeviceInfo {
-        self.backend().info()
+        self.0.info()
     }
 
     /// Creates an operator: checks the operator's parameters against the tensors, makes a plan,
@@ -324,7 +275,7 @@ impl Handle {
     /// # Errors
     /// Status 1 when there is not enough memory.
     pub fn allocate<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
-        Buffer::allocate(self.backend(), len)
+        Buffer::allocate(self, len)
     }
 
     /// Allocates a buffer on the device and copies `data` into it.
@@ -346,7 +297,7 @@ impl Handle {
     /// Status 3 for memory of another device, 5 for memory of another backend,
     /// 1 when the device fails.
     pub fn adopt<T: Element>(&self, buffer: Buffer<T>) -> Result<Buffer<T>> {
-        buffer.adopted_by(self.backend())
+        buffer.adopted_by(self)
     }
 
     /// Waits for all work that was enqueued on the handle's own queue.
@@ -354,23 +305,92 @@ impl Handle {
     /// # Errors
     /// Status 1, with the device's own message, if work failed since the last call.
     pub fn synchronize(&self) -> Result<()> {
-        self.backend().synchronize()
+        self.0.synchronize()
+    }
+
+    /// The handle's backend, if it is a `B`: for functions that only that backend has.
+    ///
+    /// ```
+    /// # fn main() -> spec::Result<()> {
+    /// let handle = spec::Handle::cpu()?;
+    /// assert!(handle.backend_as::<spec::cpu::Cpu>().is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn backend_as<B: Backend>(&self) -> Option<&B> {
+        let backend: &dyn Any = &*self.0;
+        backend.downcast_ref()
+    }
+
+    /// Takes `samples` samples of the time of a call. Each sample makes `calls` calls back
+    /// to back and divides their time on the device, in seconds, by `calls`. Calls run
+    /// only in the form in which they are timed, for example replayed from a CUDA graph,
+    /// and at least once before the first sample. So the outputs were written by calls in
+    /// that form.
+    ///
+    /// ```compile_fail,E0133
+    /// // Timing is unsafe: the caller promises that the memory stays valid for replays.
+    /// fn replayed(handle: &spec::Handle, work: &mut dyn spec::Timed) {
+    ///     let _ = handle.time(1, 1, work);
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of the calls, and status 1 when the device fails.
+    ///
+    /// # Safety
+    /// The calls may be recorded once and replayed. So the memory that the calls use must
+    /// stay at its address until this function returns, and nobody else may use that
+    /// memory meanwhile. [`Timed::reset`] may write to the memory, but must neither free
+    /// nor replace it.
+    pub unsafe fn time(
+        &self,
+        samples: usize,
+        calls: usize,
+        work: &mut dyn Timed,
+    ) -> Result<Timing> {
+        // SAFETY: the caller promises that the calls' memory stays at its address and is used by
+        // nobody else until this returns.
+        unsafe { self.0.time(samples, calls, work) }
+    }
+
+    /// Measures the rate of a copy within the device's own memory, in bytes per second.
+    /// The copy is larger than the device's caches, and the rate counts bytes read and
+    /// bytes written. The bytes that an operator must read and write, divided by this
+    /// rate, are a lower bound of the operator's time. The measurement takes a moment and
+    /// allocates memory for its duration. `None` on a backend that cannot measure it.
+    ///
+    /// # Errors
+    /// Status 1 when the device fails.
+    pub fn copy_rate(&self) -> Result<Option<f64>> {
+        self.0.copy_rate()
+    }
+
+    /// Measures the time of a call that does nothing, in seconds: on CUDA an empty kernel,
+    /// timed as [`time`](Self::time) does; on wgpu an empty submission and the wait for
+    /// it. `None` on a backend without such a call.
+    ///
+    /// # Errors
+    /// Status 1 when the device fails.
+    pub fn call_overhead(&self) -> Result<Option<f64>> {
+        self.0.call_overhead()
     }
 }
 
 /// The error for a text that names no device of this build.
 fn bad_name(text: &str) -> Error {
+    let names = || BACKENDS.iter().filter(|entry| entry.is_built).map(|entry| entry.name);
     let is_number = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit());
     let expected = match text.trim().split_once(':') {
         Some((backend, digits))
-            if NAMES.contains(&backend) && !digits.is_empty() && is_number(digits) =>
+            if names().any(|name| name == backend) && !digits.is_empty() && is_number(digits) =>
         {
             format!("a smaller number, as in `{backend}:0`")
         }
         _ => {
-            let names: String = NAMES.iter().map(|name| format!(", `{name}`")).collect();
-            let last = NAMES.last().unwrap_or(&"cpu");
-            format!("`auto`{names} or one of its devices as in `{last}:0`")
+            let listed: String = names().map(|name| format!(", `{name}`")).collect();
+            let last = names().next_back().unwrap_or("cpu");
+            format!("`auto`{listed} or one of its devices as in `{last}:0`")
         }
     };
     Error::DeviceName { text: text.to_owned(), expected: expected.into() }

@@ -76,6 +76,10 @@ pub trait Subject: Operator + Debug {
     /// Adds arguments to a golden case that its file leaves out.
     fn complete(_case: &mut Case<Self>) {}
 
+    /// Small calls that show a reader what the operator does. Tests compare their results, as
+    /// text, with a snapshot. Floats are f32, because the text of a result rounds only these.
+    fn examples() -> Vec<Case<Self>>;
+
     /// A random call, sometimes with bad data. [`Case::random`] calls this function, and adds bad
     /// data that is common to all operators.
     fn random(rng: &mut Rng) -> Case<Self>;
@@ -94,18 +98,18 @@ impl<O: Subject> Case<O> {
     }
 
     /// The case with one more argument.
-    pub fn with(mut self, name: &'static str, role: Role, tensor: Tensor) -> Self {
-        self.arguments.push(Argument { name, role, tensor });
+    pub fn with(mut self, name: &'static str, role: Role, tensor: impl Into<Tensor>) -> Self {
+        self.arguments.push(Argument { name, role, tensor: tensor.into() });
         self
     }
 
     /// The case with one more argument, which the call reads.
-    pub fn input(self, name: &'static str, tensor: Tensor) -> Self {
+    pub fn input(self, name: &'static str, tensor: impl Into<Tensor>) -> Self {
         self.with(name, Role::Input, tensor)
     }
 
     /// The case with one more argument, which the call changes in place.
-    pub fn in_place(self, name: &'static str, tensor: Tensor) -> Self {
+    pub fn in_place(self, name: &'static str, tensor: impl Into<Tensor>) -> Self {
         self.with(name, Role::InPlace, tensor)
     }
 

@@ -22,6 +22,18 @@ macro_rules! dtypes {
                     Data::$variant(data)
                 }
             }
+
+            impl<const N: usize> From<[$ty; N]> for Tensor {
+                fn from(elements: [$ty; N]) -> Self {
+                    Tensor::vector(elements.to_vec())
+                }
+            }
+
+            impl<const ROWS: usize, const COLS: usize> From<[[$ty; COLS]; ROWS]> for Tensor {
+                fn from(rows: [[$ty; COLS]; ROWS]) -> Self {
+                    Tensor::matrix(rows.as_flattened().to_vec(), ROWS, COLS)
+                }
+            }
         )+
 
         impl Data {
@@ -178,8 +190,8 @@ impl Data {
         gathered
     }
 
-    /// The element as text, for a report.
-    pub(crate) fn show(&self, index: usize) -> String {
+    /// The element as text.
+    pub fn show(&self, index: usize) -> String {
         match self {
             Data::F32(data) => format!("{:?}", data[index]),
             Data::F16(data) => format!("{:?}", data[index]),

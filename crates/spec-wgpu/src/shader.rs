@@ -1,8 +1,9 @@
 //! Turns WGSL files into pipelines.
 //!
 //! A shader file may begin with lines `//!include NAME`. Each such line is replaced by the file
-//! `shaders/include/NAME.wgsl`, after that file's own includes; a file is included only once.
-//! Includes are the only way in which shaders share code.
+//! `shaders/include/NAME.wgsl`, after that file's own includes; a file is included only once. The
+//! line `//!include params/NAME` stands for the launch parameters that [`shader!`] names. Includes
+//! are the only way in which shaders share code.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -19,21 +20,39 @@ pub(crate) struct Shader {
     pub(crate) name: &'static str,
     /// The text of the file, before its includes are inserted.
     pub(crate) source: &'static str,
+    /// The name by which the file includes its launch parameters, and their text.
+    pub(crate) params: Include,
 }
 
-/// The [`Shader`] of an operator's WGSL file.
+/// The name of an include, and the text that replaces its line.
+pub(crate) type Include = (&'static str, &'static str);
+
+/// The [`Shader`] of an operator's WGSL file. The file with its launch parameters has the same name
+/// if no other is given.
 macro_rules! shader {
     ($name:literal) => {
+        $crate::shader::shader!($name, $name)
+    };
+    ($name:literal, $params:literal) => {
         $crate::shader::Shader {
             name: $name,
             source: include_str!(concat!("../../shaders/", $name, ".wgsl")),
+            params: $crate::shader::params!($params),
         }
     };
 }
 pub(crate) use shader;
 
-/// The files that an `//!include` line can name.
-const INCLUDES: &[(&str, &str)] = &[
+/// The launch parameters with this name.
+macro_rules! params {
+    ($name:literal) => {
+        (concat!("params/", $name), include_str!(concat!("../../shaders/params/", $name, ".wgsl")))
+    };
+}
+pub(crate) use params;
+
+/// The files in `include/`.
+const INCLUDES: &[Include] = &[
     ("adjust_text", include_str!("../shaders/include/adjust_text.wgsl")),
     ("bound", include_str!("../shaders/include/bound.wgsl")),
     ("exact", include_str!("../shaders/include/exact.wgsl")),
@@ -43,21 +62,6 @@ const INCLUDES: &[(&str, &str)] = &[
     ("likeliest", include_str!("../shaders/include/likeliest.wgsl")),
     ("ngram", include_str!("../shaders/include/ngram.wgsl")),
     ("ngram_search", include_str!("../shaders/include/ngram_search.wgsl")),
-    ("params/adjust_logits", include_str!("../shaders/params/adjust_logits.wgsl")),
-    ("params/append_tokens", include_str!("../shaders/params/append_tokens.wgsl")),
-    ("params/deduplicate_topk", include_str!("../shaders/params/deduplicate_topk.wgsl")),
-    ("params/indexer_topk", include_str!("../shaders/params/indexer_topk.wgsl")),
-    ("params/indexer_topk_gather", include_str!("../shaders/params/indexer_topk_gather.wgsl")),
-    ("params/moe_align", include_str!("../shaders/params/moe_align.wgsl")),
-    ("params/moe_align_layout", include_str!("../shaders/params/moe_align_layout.wgsl")),
-    ("params/ngram", include_str!("../shaders/params/ngram.wgsl")),
-    ("params/rejection_sample", include_str!("../shaders/params/rejection_sample.wgsl")),
-    ("params/sample_logits", include_str!("../shaders/params/sample_logits.wgsl")),
-    ("params/suffix_lookup", include_str!("../shaders/params/suffix_lookup.wgsl")),
-    ("params/topk_router", include_str!("../shaders/params/topk_router.wgsl")),
-    ("params/tree_verify", include_str!("../shaders/params/tree_verify.wgsl")),
-    ("params/unique", include_str!("../shaders/params/unique.wgsl")),
-    ("params/unique_inverse", include_str!("../shaders/params/unique_inverse.wgsl")),
     ("philox", include_str!("../shaders/include/philox.wgsl")),
     ("probability", include_str!("../shaders/include/probability.wgsl")),
     ("race", include_str!("../shaders/include/race.wgsl")),
@@ -86,38 +90,41 @@ const INCLUDES: &[(&str, &str)] = &[
 ];
 
 /// Files that replace the include of the same name where subgroups may be used.
-const SUBGROUP_INCLUDES: &[(&str, &str)] =
+const SUBGROUP_INCLUDES: &[Include] =
     &[("team", include_str!("../shaders/include/team_subgroups.wgsl"))];
 
 impl Shader {
     /// The text with its includes inserted, in the form that uses subgroups or in the form that
     /// needs no optional feature. For most shaders, both forms are the same.
     pub(crate) fn text(&self, subgroups: bool) -> String {
-        let mut done = Vec::new();
-        let mut text = String::new();
-        append(self.source, subgroups, &mut done, &mut text);
+        let replaced = if subgroups { SUBGROUP_INCLUDES } else { &[] };
+        let includes: Vec<_> =
+            replaced.iter().chain([&self.params]).chain(INCLUDES).copied().collect();
+        let (mut done, mut text) = (Vec::new(), String::new());
+        append(self.source, &includes, &mut done, &mut text);
         text
     }
 }
 
-fn append(source: &'static str, subgroups: bool, done: &mut Vec<&'static str>, text: &mut String) {
-    let replaced = if subgroups { SUBGROUP_INCLUDES } else { &[] };
+fn append(
+    source: &'static str,
+    includes: &[Include],
+    done: &mut Vec<&'static str>,
+    text: &mut String,
+) {
     for line in source.lines() {
-        let Some(name) = line.strip_prefix("//!include ") else {
-            text.push_str(line);
-            text.push('\n');
-            continue;
-        };
+        let name = line.strip_prefix("//!include ").map(str::trim);
         // The line of an unknown name stays: a test looks for such lines.
-        let mut files = replaced.iter().chain(INCLUDES);
-        let Some((name, included)) = files.find(|(n, _)| *n == name.trim()) else {
-            text.push_str(line);
-            text.push('\n');
-            continue;
-        };
-        if !done.contains(name) {
-            done.push(name);
-            append(included, subgroups, done, text);
+        match includes.iter().find(|(known, _)| Some(*known) == name) {
+            Some((name, included)) if !done.contains(name) => {
+                done.push(name);
+                append(included, includes, done, text);
+            }
+            Some(_) => {}
+            None => {
+                text.push_str(line);
+                text.push('\n');
+            }
         }
     }
 }
@@ -354,7 +361,7 @@ mod tests {
     /// DX12.
     #[test]
     fn shaders_are_valid() {
-        let shaders = crate::ops::SHADERS.iter().copied().chain([&crate::time::COPY_SHADER]);
+        let shaders = crate::ops::shaders().chain([&crate::time::COPY_SHADER]);
         for (shader, subgroups) in shaders.flat_map(|s| [(s, false), (s, true)]) {
             let text = shader.text(subgroups);
             assert!(!text.contains("//!include"), "{}: an include was not found", shader.name);

@@ -25,7 +25,7 @@ const PART: u64 = 256 * 4 * 16;
 
 /// The shader that `copy_rate` times.
 pub(crate) static COPY_SHADER: Shader =
-    Shader { name: "copy", source: include_str!("../shaders/copy.wgsl") };
+    Shader { name: "copy", source: include_str!("../shaders/copy.wgsl"), params: ("", "") };
 
 /// Two timestamp queries, and the buffers through which the host reads them.
 struct Clock {

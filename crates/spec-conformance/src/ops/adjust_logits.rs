@@ -95,6 +95,32 @@ impl Subject for AdjustLogits {
         plain::adjust_logits::run(plan, buffers)
     }
 
+    fn examples() -> Vec<Case<Self>> {
+        // A text of four tokens, two of them generated, and two drafts after it, one of which the
+        // vocabulary does not have; then a text alone, with a bias, stop tokens and a bad word.
+        let case = Case::new(AdjustLogits::new())
+            .in_place("logits", [[1.0, 1.0, -1.0, 0.5, 2.0, 3.0]; 4])
+            .input("tokens", [[0, 1, 2, 1], [5, 4, 0, 0]])
+            .input("prompt_lengths", [2, 1])
+            .input("lengths", [4, 2])
+            .input("requests", [0, 0, 0, 1])
+            .input("draft_tokens", [1, 2, 6, 4])
+            .input("parents", [-1, 0, 1, -1])
+            .input("bias_offsets", [0, 0, 2])
+            .input("bias_tokens", [3, 3])
+            .input("bias_values", [1.0, 0.25])
+            .input("repetition", [2.0, 1.0])
+            .input("frequency", [0.25, 0.0])
+            .input("presence", [0.5, 0.0])
+            .input("min_tokens", [0, 2])
+            .input("stop_tokens", [[0], [0]])
+            .input("bad_offsets", [0, 0, 1])
+            .input("word_offsets", [0, 2])
+            .input("word_tokens", [4, 5])
+            .input("no_repeat_ngram", [2, 0]);
+        vec![case.in_place("flags", [0_u32])]
+    }
+
     fn random(rng: &mut Rng) -> Case<Self> {
         let long = rng.rare(60);
         let mapped = rng.chance(2);

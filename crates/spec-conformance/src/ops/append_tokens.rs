@@ -15,6 +15,22 @@ impl Subject for AppendTokens {
         plain::append_tokens::run(plan, buffers)
     }
 
+    fn examples() -> Vec<Case<Self>> {
+        // A text that continues, a text that stops, a text that gets full, a text that had
+        // finished, and a text with an invalid token.
+        let case = Case::new(AppendTokens::new())
+            .in_place("tokens", [[5, 3, 0, 0, 0, 0]; 5])
+            .in_place("lengths", [2; 5])
+            .input("new_tokens", [[9, 8, 7], [9, 2, 7], [9, 8, 7], [9, 8, 7], [9, -1, 7]])
+            .input("new_counts", [2, 3, 3, 3, 3])
+            .input("stop_tokens", [[2]; 5])
+            .input("max_lengths", [9, 9, 4, 9, 9])
+            .in_place("finished", [0, 0, 0, 2, 0])
+            .output("appended", DType::I32, &[5])
+            .output("last_tokens", DType::I32, &[5]);
+        vec![case.in_place("flags", [0_u32])]
+    }
+
     fn random(rng: &mut Rng) -> Case<Self> {
         let batch = rng.size(if rng.rare(40) { 1100 } else { 12 });
         let max_len = rng.size(40);

@@ -12,6 +12,12 @@ impl Subject for DeduplicateTopk {
         plain::deduplicate_topk::run(plan, buffers)
     }
 
+    fn examples() -> Vec<Case<Self>> {
+        let indices = [[7, 3, 3, -1], [3, 9, 0, 7], [-1, -5, -1, -1], [-1, -1, -2, -1]];
+        let case = Case::new(DeduplicateTopk::new().mtp_step(2)).input("indices", indices);
+        vec![case.output("unique", DType::I32, &[2, 8]).output("counts", DType::I32, &[2])]
+    }
+
     fn random(rng: &mut Rng) -> Case<Self> {
         if rng.rare(150) {
             return many_values(rng);

@@ -13,6 +13,20 @@ impl Subject for HybridMtpNgram {
         ngram::run(Self::rows(plan), Self::sizes(plan), Self::arguments(buffers))
     }
 
+    fn examples() -> Vec<Case<Self>> {
+        let operator = HybridMtpNgram::new(4).max_ngram_size(2).min_ngram_size(2);
+        let case = Case::new(operator.token_threshold(100))
+            .input("input_ids", [[1_i64, 2, 3, 4, 5, 6, 7, 8], [9; 8]])
+            .input("input_ids_len", [8_i64, 8])
+            .input("pre_ids", [[0_i64, 0, 2, 3, 0, 0], [4, 5, 4, 5, 4, 0]])
+            .input("step_idx", [3_i64, 4])
+            .in_place("draft_tokens", [[50_i64, 51, -1, -1, -1, -1], [60, 61, 62, -1, -1, -1]])
+            .in_place("seq_lens_this_time", [2, 3])
+            .input("seq_lens_decoder", [1, 1])
+            .input("max_dec_len", [100_i64, 100]);
+        vec![case.in_place("flags", [0_u32])]
+    }
+
     fn random(rng: &mut Rng) -> Case<Self> {
         let requests = Requests::random(rng);
         let (input, generated) = (requests.input_cols, requests.generated_cols);

@@ -15,6 +15,27 @@ impl Subject for IndexerTopk {
         plain::indexer_topk::run(plan, buffers)
     }
 
+    fn examples() -> Vec<Case<Self>> {
+        let scores = [
+            [0.0, 0.5, -0.0, 0.5, 0.0, 2.0],
+            [1.0; 6],
+            [f32::NAN, -1.0, f32::NAN, f32::NEG_INFINITY, -2.0, f32::NAN],
+            [9.0, 8.0, 1.0, 3.0, 2.0, 7.0],
+            [9.0, 8.0, 1.0, 3.0, 2.0, 7.0],
+        ];
+        // The last row starts at its third score, and its length is beyond the row. Blocks have
+        // two positions: the second row and the last one lack a block.
+        let case = Case::new(IndexerTopk::new(4).block_size(2))
+            .input("scores", scores)
+            .input("lengths", [6, 6, 6, 3, 9])
+            .input("starts", [0, 0, 0, 1, 2])
+            .output("indices", DType::I32, &[5, 4])
+            .output("values", DType::F32, &[5, 4])
+            .input("block_table", [[7, 2, 5], [4, 0, -1], [0, 1, 2], [9, 8, 7], [6, -3, 0]])
+            .output("slots", DType::I32, &[5, 4]);
+        vec![case.in_place("flags", [0_u32])]
+    }
+
     fn random(rng: &mut Rng) -> Case<Self> {
         // Rare rows are longer than the memory of a thread block or workgroup holds at once. Others
         // are so long that a kernel may look at a part of a row before it reads the rest.

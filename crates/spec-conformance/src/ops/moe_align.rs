@@ -12,6 +12,24 @@ impl Subject for MoeAlign {
         plain::moe_align::run(plan, buffers)
     }
 
+    fn examples() -> Vec<Case<Self>> {
+        // Four of six experts are local, and expert 5 is the first of them; 7 and -1 are no
+        // experts.
+        let case = Case::new(MoeAlign::new(6, 2).local_experts(4))
+            .input("topk_ids", [[1, 5], [5, 0], [1, 3], [7, 5], [-1, 1]])
+            .input("expert_map", [1, 3, -1, -1, 2, 0])
+            .output("sorted_ids", DType::I32, &[14])
+            .output("block_experts", DType::I32, &[7])
+            .output("counts", DType::I32, &[4])
+            .output("offsets", DType::I32, &[5])
+            .output("num_padded", DType::I32, &[1])
+            .output("inverse", DType::I32, &[10])
+            .output("sorted_tokens", DType::I32, &[14])
+            .output("block_limits", DType::I32, &[7])
+            .output("num_blocks", DType::I32, &[1]);
+        vec![case.in_place("flags", [0_u32])]
+    }
+
     fn random(rng: &mut Rng) -> Case<Self> {
         let mut experts = rng.pick(&[1, 2, 7, 8, 60, 64, 128, 255, 256, 257, 512, 1000, 4096]);
         let block_size = rng.pick(&[1, 2, 8, 16, 48, 64, 128, 129]);

@@ -13,6 +13,25 @@ impl Subject for NgramMatch {
         ngram::run(Self::rows(plan), Self::sizes(plan), Self::arguments(buffers))
     }
 
+    fn examples() -> Vec<Case<Self>> {
+        let case = |token_threshold| {
+            Case::new(NgramMatch::new().max_ngram_size(2).token_threshold(token_threshold))
+                .input("input_ids", [[1_i64, 2, 3, 4, 5, 6, 7, 8], [9; 8]])
+                .input("input_ids_len", [8_i64, 8])
+                .input("token_ids_all", [[0_i64, 0, 2, 3, 0, 0], [4, 5, 4, 5, 4, 0]])
+                .input("prompt_lens", [0_i64, 0])
+                .input("step_idx", [3_i64, 4])
+                .input("draft_token_num", [3, 3])
+                .in_place("draft_tokens", [[-1_i64; 5]; 2])
+                .in_place("seq_lens_this_time", [0, 0])
+                .input("seq_lens_encoder", [0, 0])
+                .input("seq_lens_decoder", [1, 1])
+                .input("max_dec_len", [100_i64, 100])
+                .in_place("flags", [0_u32])
+        };
+        [100, 6, 5, 3].map(case).into()
+    }
+
     fn random(rng: &mut Rng) -> Case<Self> {
         let requests = Requests::random(rng);
         let (input, generated) = (requests.input_cols, requests.generated_cols);

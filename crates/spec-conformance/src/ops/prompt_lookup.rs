@@ -4,7 +4,7 @@ use crate::Rng;
 use crate::case::{Case, Recomposed, Subject};
 use crate::plain;
 use crate::tensor::Tensor;
-use spec_core::ops::prompt_lookup::PromptLookup;
+use spec_core::ops::prompt_lookup::{Occurrence, PromptLookup};
 use spec_core::{DType, Result};
 
 impl Subject for PromptLookup {
@@ -12,6 +12,39 @@ impl Subject for PromptLookup {
 
     fn plain(plan: &Self::Plan, buffers: Self::Buffers<'_>) -> Result<()> {
         plain::prompt_lookup::run(plan, buffers)
+    }
+
+    fn examples() -> Vec<Case<Self>> {
+        // Row by row: the pattern 2 3; the pattern 9 9, whose match overlaps the end; no match;
+        // a length beyond the row.
+        let texts = [
+            [1, 2, 3, 4, 2, 3, 5, 6, 2, 3],
+            [9, 9, 9, 9, 9, 9, 0, 0, 0, 0],
+            [1, 2, 3, 4, 5, 6, 7, 8, 9, 0],
+            [7, 1, 8, 7, 2, 8, 7, 3, 8, 7],
+        ];
+        let lookup = PromptLookup::new().min_ngram(1).max_draft(3);
+        let rows = [Occurrence::First, Occurrence::Last].map(|occurrence| {
+            Case::new(lookup.max_ngram(2).occurrence(occurrence))
+                .input("tokens", texts)
+                .input("lengths", [10, 6, 10, 11])
+                .output("drafts", DType::I32, &[4, 3])
+                .output("counts", DType::I32, &[4])
+                .in_place("flags", [0_u32])
+        });
+        // Requests whose texts lie in slots: no match, a match, padding, a limit of two drafts, a
+        // limit of none, a slot that does not exist.
+        let slots = [false, true].map(|pad_with_last| {
+            Case::new(lookup.pad_with_last(pad_with_last))
+                .input("tokens", [[1, 2, 3, 4, 2, 3, 0, 0], [9; 8], [5, 6, 7, 8, 0, 0, 0, 0]])
+                .input("lengths", [6, 8, 4])
+                .input("requests", [2, 0, -1, 1, 0, 3])
+                .input("max_drafts", [3, 3, 3, 2, 0, 3])
+                .output("drafts", DType::I64, &[6, 3])
+                .output("counts", DType::I32, &[6])
+                .in_place("flags", [0_u32])
+        });
+        rows.into_iter().chain(slots).collect()
     }
 
     fn random(rng: &mut Rng) -> Case<Self> {

@@ -18,6 +18,43 @@ impl Subject for RejectionSample {
         plain::rejection_sample::run(plan, buffers)
     }
 
+    fn examples() -> Vec<Case<Self>> {
+        let target = [
+            [0.1, 0.2, 0.3, 0.4],
+            [0.7, 0.1, 0.1, 0.1],
+            [0.0, 0.0, 0.5, 0.5],
+            [0.25; 4],
+            [f32::NAN, 0.0, 0.6, 0.4],
+        ];
+        let draft = [
+            [0.1, 0.1, 0.1, 0.7],
+            [0.1, 0.1, 0.1, 0.7],
+            [1.0, 0.0, 0.0, 0.0],
+            [0.25; 4],
+            [0.5, 0.5, 0.0, 0.0],
+        ];
+        // Four requests: the first two have two drafts each, the third has one, the last none.
+        let case = |operator| {
+            let case = Case::new(operator)
+                .input("target_probs", target)
+                .input("draft_token_ids", [3, 0, 0, 1, 9])
+                .input("bonus_token_ids", [1, 2, 3, 2])
+                .input("cu_num_draft", [0, 2, 4, 5, 5])
+                .input("uniform_samples", [0.5; 5])
+                .output("output_token_ids", DType::I32, &[4, 3])
+                .in_place("flags", [0_u32]);
+            OUTPUTS[1..].iter().fold(case, |case, name| case.output(name, DType::I32, &[4]))
+        };
+        let drafted = |operator| {
+            let case = case(operator).input("draft_probs", draft);
+            case.input("seeds", [1_u64, 2, 3, 4]).input("positions", [7_i64, 100, 0, 12])
+        };
+        let [argmax, sampled] =
+            [RejectionSample::argmax(2), RejectionSample::lossless(2)].map(drafted);
+        let mixed = sampled.clone().input("greedy", [0_i8, 1, 0, 0]);
+        vec![case(RejectionSample::greedy(2)), argmax, sampled, mixed]
+    }
+
     fn random(rng: &mut Rng) -> Case<Self> {
         let vocab = match () {
             () if rng.rare(500) => rng.between(20_000, 40_000),

@@ -32,6 +32,27 @@ impl Subject for SampleLogits {
         plain::sample_logits::run(plan, buffers)
     }
 
+    fn examples() -> Vec<Case<Self>> {
+        // Eight rows of two requests with different temperatures. The mask of row 6 forbids its
+        // likeliest tokens; row 7 has no token to choose.
+        let mut logits = [[0.0, 1.0, 2.0, 3.0, 3.0, 2.0, 1.0, f32::NEG_INFINITY]; 8];
+        logits[7] = [f32::NAN; 8];
+        let all = [0xFF];
+        let case = Case::new(SampleLogits::default())
+            .input("logits", logits)
+            .input("positions", [0_i64, 1, 2, 3, 0, 1, 4, 5])
+            .input("temperature", [1.0, 0.5])
+            .input("seeds", [7_u64, 7])
+            .input("top_k", [0, 3])
+            .input("top_p", [0.95, 1.0])
+            .input("requests", [0, 0, 0, 0, 1, 1, 0, 0])
+            .input("mask", [all, all, all, all, all, all, [0b1000_0111], [0b0011_0000]])
+            .output("tokens", DType::I32, &[8])
+            .output("probs", DType::F32, &[8, 8])
+            .output("logprobs", DType::F32, &[8]);
+        vec![case.in_place("flags", [0_u32])]
+    }
+
     fn random(rng: &mut Rng) -> Case<Self> {
         let vocab = match () {
             () if rng.rare(600) => rng.between(30_000, 160_000),

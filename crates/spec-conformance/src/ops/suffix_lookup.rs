@@ -14,6 +14,33 @@ impl Subject for SuffixLookup {
         plain::suffix_lookup::run(plan, buffers)
     }
 
+    fn examples() -> Vec<Case<Self>> {
+        // Behind 1 2 3 stands 5 twice and 4 once, in the request's own text and in the corpus.
+        let texts = [
+            [1, 2, 3, 4, 9, 1, 2, 3, 5, 8, 1, 2, 3, 0],
+            [6, 6, 6, 6, 6, 6, 0, 0, 0, 0, 0, 0, 0, 0],
+            [1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 0, 0, 0],
+        ];
+        let case = |width| {
+            Case::new(SuffixLookup::new().width(width))
+                .input("tokens", texts)
+                .input("lengths", [13, 6, 9])
+                // The last request has a slot that does not exist.
+                .input("requests", [0, 1, 2, 3])
+                .input("max_drafts", [4, 2, 4, 4])
+                .input("corpus", [1, 2, 3, 5, 7, -1, 8, 9, 4])
+                .output("drafts", DType::I32, &[4, 4])
+                .output("counts", DType::I32, &[4])
+                .output("parents", DType::I32, &[4, 4])
+                .output("first_child", DType::I32, &[4, 5])
+                .output("next_sibling", DType::I32, &[4, 5])
+                .output("shares", DType::F32, &[4, 4])
+                .output("match_lengths", DType::I32, &[4])
+                .in_place("flags", [0_u32])
+        };
+        [1, 2].map(case).into()
+    }
+
     fn random(rng: &mut Rng) -> Case<Self> {
         let (many_requests, long_texts) = (rng.rare(60), rng.rare(30));
         let batch = rng.size(if many_requests { 200 } else { 6 });

@@ -22,6 +22,24 @@ impl Subject for TopkRouter {
         }
     }
 
+    fn examples() -> Vec<Case<Self>> {
+        // Eight experts in four groups; two groups are kept.
+        let mut router = preset::DEEPSEEK_V3.router();
+        (router.groups, router.topk_groups, router.topk, router.scale) = (4, 2, 3, 1.0);
+        let x = [
+            [0.0, 0.0, 2.0, 1.0, 0.0, 0.0, 3.0, -3.0],
+            [1.0; 8],
+            [f32::NAN, 5.0, f32::NAN, f32::NAN, 0.0, 0.0, -1.0, f32::NEG_INFINITY],
+            [f32::NAN; 8],
+        ];
+        let case = Case::new(router)
+            .input("x", x)
+            .input("bias", [0.0, 0.0, 0.0, 0.0, 0.25, 0.0, 0.0, 0.0])
+            .output("weights", DType::F32, &[4, 3])
+            .output("indices", DType::I32, &[4, 3]);
+        vec![case.in_place("flags", [0_u32])]
+    }
+
     fn random(rng: &mut Rng) -> Case<Self> {
         // Backends have kernels for published routers, and for calls without other options.
         let published = rng.chance(3).then(|| rng.pick(preset::ALL));

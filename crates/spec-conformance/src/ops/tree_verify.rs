@@ -12,6 +12,37 @@ impl Subject for TreeVerify {
         plain::tree_verify::run(plan, buffers)
     }
 
+    fn examples() -> Vec<Case<Self>> {
+        //   0 ── 1 ── 3 ── 5
+        //    │    └── 4
+        //    └── 2
+        // The target of the second request chooses node 2 and then no drafted token.
+        let trees = [3, 1, 0].map(|depth| {
+            Case::new(TreeVerify::new(depth))
+                .input("draft_tokens", [[9, 10, 11, 12, 13, 14]; 2])
+                .input("target_tokens", [[10, 13, 0, 0, 15, 0], [11, 0, -7, 0, 0, 0]])
+                .input("first_child", [[1, 3, -1, 5, -1, -1]; 2])
+                .input("next_sibling", [[-1, 2, -1, 4, -1, -1]; 2])
+                .output("tokens", DType::I32, &[2, depth + 1])
+                .output("nodes", DType::I32, &[2, depth + 1])
+                .output("num_tokens", DType::I32, &[2])
+                .in_place("flags", [0_u32])
+        });
+        // Chains of drafts whose rows are packed: of three drafts, of one, of none, and a request
+        // that has no rows. The last offsets go beyond the rows.
+        let chains = [[0, 4, 6, 7, 7], [0, 4, 6, 9, 7]].map(|offsets| {
+            Case::new(TreeVerify::new(3))
+                .input("draft_tokens", [9, 10, 11, 12, 9, 10, 9])
+                .input("target_tokens", [10, 11, 77, 0, 20, 0, 30])
+                .input("row_offsets", offsets)
+                .output("tokens", DType::I32, &[4, 4])
+                .output("nodes", DType::I32, &[4, 4])
+                .output("num_tokens", DType::I32, &[4])
+                .in_place("flags", [0_u32])
+        });
+        trees.into_iter().chain(chains).collect()
+    }
+
     fn random(rng: &mut Rng) -> Case<Self> {
         // Rare batches are so large that several threads share them.
         let batch = rng.size(if rng.rare(50) { 200 } else { 12 });

@@ -24,6 +24,15 @@ impl Subject for Unique {
         *case = case.clone().output("count", DType::U64, &[1]);
     }
 
+    fn examples() -> Vec<Case<Self>> {
+        let case = Case::new(Unique::new())
+            .input("keys", [5_i64, -1, 5, i64::MIN, 0, i64::MAX, -1, 5])
+            .output("unique", DType::I64, &[8])
+            .output("count", DType::U64, &[1])
+            .output("counts", DType::U64, &[8]);
+        vec![case.output("inverse", DType::I32, &[8])]
+    }
+
     fn random(rng: &mut Rng) -> Case<Self> {
         let dtype = rng.pick(&[DType::U64, DType::U64, DType::I64, DType::U32, DType::I32]);
         let n = match () {

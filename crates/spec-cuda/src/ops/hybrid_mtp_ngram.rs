@@ -4,6 +4,8 @@ use spec_core::ops::HybridMtpNgram;
 use spec_core::ops::hybrid_mtp_ngram::{Buffers, Plan};
 use spec_core::{Kernel, Result, Stream, Supports, ViewMut};
 
+#[cfg(test)]
+pub(super) use super::ngram::HEADER;
 use super::ngram::{Arguments, Drafting, Options};
 use crate::Cuda;
 use crate::archive::{Archive, archive};

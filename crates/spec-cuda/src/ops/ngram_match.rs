@@ -4,6 +4,8 @@ use spec_core::ops::NgramMatch;
 use spec_core::ops::ngram_match::{Buffers, Plan};
 use spec_core::{Kernel, Result, Stream, Supports, ViewMut};
 
+#[cfg(test)]
+pub(super) use super::ngram::HEADER;
 use super::ngram::{Arguments, Drafting, Options};
 use crate::Cuda;
 use crate::archive::{Archive, archive};

@@ -5,13 +5,15 @@ use spec_core::ops::HybridMtpNgram;
 use spec_core::ops::hybrid_mtp_ngram::{Buffers, Plan};
 use spec_core::{Kernel, Result, Stream, Supports, ViewMut};
 
+#[cfg(test)]
+pub(super) use super::ngram::HEADER;
 use super::ngram::{Drafter, Limits, Regions};
 use crate::Wgpu;
 use crate::memory::Region;
 use crate::shader::Access::{Read, Write};
 use crate::shader::{Shader, shader};
 
-pub(super) static SHADER: Shader = shader!("hybrid_mtp_ngram");
+pub(super) static SHADER: Shader = shader!("hybrid_mtp_ngram", "ngram");
 
 struct Extender {
     gpu: Wgpu,

@@ -116,34 +116,17 @@ fn float_code(dtype: DType) -> u32 {
     }
 }
 
-/// Every operator's shader, for the test that validates them.
+/// The shader of every operator, and further shaders, for the test that validates them.
 #[cfg(test)]
-pub(crate) static SHADERS: &[&crate::shader::Shader] = &[
-    &adjust_logits::SHADER,
-    &append_tokens::SHADER,
-    &deduplicate_topk::SHADER,
-    &hybrid_mtp_ngram::SHADER,
-    &indexer_topk::SHADER,
-    &indexer_topk::GATHER_SHADER,
-    &moe_align::SHADER,
-    &moe_align_layout::SHADER,
-    &ngram_match::SHADER,
-    &prompt_lookup::SHADER,
-    &rejection_sample::SHADER,
-    &sample_logits::SHADER,
-    &sample_logits::REPORT_SHADER,
-    &suffix_lookup::SHADER,
-    &topk_router::SHADER,
-    &tree_verify::SHADER,
-    &unique::SHADERS[0][0],
-    &unique::SHADERS[0][1],
-    &unique::SHADERS[1][0],
-    &unique::SHADERS[1][1],
-    &unique::SHADERS[2][0],
-    &unique::SHADERS[2][1],
-    &unique_inverse::SHADERS[0],
-    &unique_inverse::SHADERS[1],
-];
+pub(crate) fn shaders() -> impl Iterator<Item = &'static crate::shader::Shader> {
+    macro_rules! shaders {
+        ($($module:ident: $operator:ident,)+) => { [$( &$module::SHADER ),+] };
+    }
+    let further =
+        [&indexer_topk::GATHER_SHADER, &moe_align_layout::SHADER, &sample_logits::REPORT_SHADER];
+    let by_keys = unique::SHADERS.iter().flatten().chain(&unique_inverse::SHADERS);
+    spec_core::for_each_operator!(shaders).into_iter().chain(further).chain(by_keys)
+}
 
 #[cfg(test)]
 mod tests {
@@ -151,28 +134,17 @@ mod tests {
 
     use super::*;
 
-    /// The parameter structs of all shaders.
-    const HEADERS: [Header; 15] = [
-        adjust_logits::HEADER,
-        append_tokens::HEADER,
-        deduplicate_topk::HEADER,
-        indexer_topk::HEADER,
-        indexer_topk::GATHER_HEADER,
-        moe_align::HEADER,
-        moe_align_layout::HEADER,
-        ngram::HEADER,
-        rejection_sample::HEADER,
-        sample_logits::HEADER,
-        suffix_lookup::HEADER,
-        topk_router::HEADER,
-        tree_verify::HEADER,
-        unique::HEADER,
-        unique_inverse::HEADER,
-    ];
+    /// Headers of further shaders, beside the header that each operator has.
+    const FURTHER: [Header; 3] =
+        [indexer_topk::GATHER_HEADER, moe_align_layout::HEADER, unique_inverse::HEADER];
 
     #[test]
     fn launch_params_are_those_of_the_shaders() {
+        macro_rules! headers {
+            ($($module:ident: $operator:ident,)+) => { [$( $module::HEADER ),+] };
+        }
+        let headers = [&spec_core::for_each_operator!(headers)[..], &FURTHER].concat();
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/shaders/params");
-        check(folder, Language::Wgsl, &HEADERS).unwrap();
+        check(folder, Language::Wgsl, &headers).unwrap();
     }
 }

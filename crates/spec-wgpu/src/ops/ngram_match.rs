@@ -4,13 +4,15 @@ use spec_core::ops::NgramMatch;
 use spec_core::ops::ngram_match::{Buffers, Plan};
 use spec_core::{Kernel, Result, Stream, Supports, ViewMut};
 
+#[cfg(test)]
+pub(super) use super::ngram::HEADER;
 use super::ngram::{Drafter, Limits, Regions};
 use crate::Wgpu;
 use crate::memory::Region;
 use crate::shader::Access::{Read, Write};
 use crate::shader::{Shader, shader};
 
-pub(super) static SHADER: Shader = shader!("ngram_match");
+pub(super) static SHADER: Shader = shader!("ngram_match", "ngram");
 
 struct Matcher {
     gpu: Wgpu,

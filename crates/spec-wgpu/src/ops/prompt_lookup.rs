@@ -5,6 +5,8 @@ use spec_core::ops::PromptLookup;
 use spec_core::ops::prompt_lookup::{Buffers, Occurrence, Plan};
 use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut};
 
+#[cfg(test)]
+pub(super) use super::ngram::HEADER;
 use super::ngram::{
     EVERYWHERE, LIMITED, Limits, MAPPED, PAD_WITH_LAST, Search, WIDE_REQUESTS, tokens_constant,
     words_of,
@@ -14,7 +16,7 @@ use crate::memory::Region;
 use crate::shader::Access::{Read, Write};
 use crate::shader::{Program, Shader, shader};
 
-pub(super) static SHADER: Shader = shader!("prompt_lookup");
+pub(super) static SHADER: Shader = shader!("prompt_lookup", "ngram");
 
 struct Looker {
     gpu: Wgpu,

@@ -19,7 +19,7 @@ use crate::shader::{Access, Program, Shader, shader};
 use crate::windows::Window;
 
 pub(super) static SHADER: Shader = shader!("sample_logits");
-pub(super) static REPORT_SHADER: Shader = shader!("sample_logits_report");
+pub(super) static REPORT_SHADER: Shader = shader!("sample_logits_report", "sample_logits");
 
 /// Threads that go over a chunk. A chunk is a multiple of this number.
 const THREADS: usize = 256;

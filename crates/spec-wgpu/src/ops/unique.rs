@@ -25,7 +25,7 @@ use crate::Wgpu;
 use crate::launch::{MAX_BINDINGS, Recorder};
 use crate::memory::Region;
 use crate::ops::unique_inverse::Inverse;
-use crate::shader::{Access, Program, Shader};
+use crate::shader::{Access, Program, Shader, params};
 use dispatches::Call;
 use shape::{Buckets, DIGITS, Lie, SCAN_WORDS, Shape, WINDOW_BINDINGS, WINDOWS};
 
@@ -43,6 +43,7 @@ macro_rules! form {
                 "\n",
                 include_str!("../../shaders/unique.wgsl")
             ),
+            params: params!("unique"),
         }
     };
 }
@@ -53,6 +54,10 @@ pub(super) static SHADERS: [[Shader; 2]; 3] = [
     [form!("32", "windows"), form!("64", "windows")],
     [form!("32", "part"), form!("64", "part")],
 ];
+
+/// One of [`SHADERS`], for tests that take a shader of each operator.
+#[cfg(test)]
+pub(super) static SHADER: Shader = form!("32", "whole");
 
 /// 32-bit words of the state: values that dispatches pass to later ones, and totals of the digits.
 const STATE: u64 = 11 + DIGITS;

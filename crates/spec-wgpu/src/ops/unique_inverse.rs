@@ -9,7 +9,7 @@ use spec_core::{DType, Result, Vector, launch_params};
 use crate::Wgpu;
 use crate::launch::Recorder;
 use crate::memory::Region;
-use crate::shader::{Access, Program, Shader};
+use crate::shader::{Access, Program, Shader, params};
 
 /// The shader for keys of `$bits` bits.
 macro_rules! form {
@@ -22,6 +22,7 @@ macro_rules! form {
                 "\n",
                 include_str!("../../shaders/unique_inverse.wgsl")
             ),
+            params: params!("unique_inverse"),
         }
     };
 }
