@@ -1,4 +1,4 @@
-//! How many blocks own a row in the kernels whose tokens race: `kernels/race.cuh`, `kernels/race_lead.cuh`.
+//! How many blocks own a row in the kernels whose tokens race: `kernels/race.cuh`, `kernels/race_leader_block.cuh`.
 
 use spec_core::Result;
 
@@ -10,7 +10,7 @@ pub(super) const THREADS: u32 = 512;
 /// Blocks of a long row where there are at least as many rows as multiprocessors.
 const SHARING: u32 = 4;
 
-/// Bytes of a long row: between the 250 and the 501 KiB of the table at [`blocks_for_lead`].
+/// Bytes of a long row: between the 250 and the 501 KiB of the table at [`blocks_for_leader`].
 const LONG_ROW: usize = 384 << 10;
 
 /// Tokens of a block where a row's blocks stay and rows wait for others: see [`blocks_that_stay`].
@@ -59,11 +59,11 @@ pub(super) fn blocks_for(rows: usize, at_once: impl Fn(u32) -> Result<u32>) -> R
 /// |       64 | 1: 31.0, 2: 30.8, 4: 33.5            |
 /// |      256 | 1: 100.9, 2: 101.9, 4: 101.2, 8: 135 |
 ///
-/// With a `blocks_for_lead` that returns a number at once, `spec-bench sample_logits --device cuda:0
+/// With a `blocks_for_leader` that returns a number at once, `spec-bench sample_logits --device cuda:0
 /// --shape rows=256,vocab=128256,filter=plain,dtype=bf16` times this number of blocks for rows of
 /// 250 KiB, and `spec-bench rejection_sample --device cuda:0 --shape
 /// batch=8,drafts=8,vocab=128256,recovery=sample` times it for recovered tokens.
-pub(super) fn blocks_for_lead(
+pub(super) fn blocks_for_leader(
     rows: usize,
     bytes: usize,
     multiprocessors: u32,
@@ -81,7 +81,7 @@ pub(super) fn blocks_for_lead(
 
 /// How many blocks own a row in a kernel whose blocks all stay until the row ends, as in the kernel
 /// that writes the probabilities of plain rows. `at_once` is that of [`blocks_for`], and `sharing`
-/// that of [`blocks_for_lead`].
+/// that of [`blocks_for_leader`].
 ///
 /// While all rows can run at once, a row has as many blocks as let them: any number of 3 to 8, or
 /// [`MAX_CLUSTER`] if no two blocks need to share a multiprocessor. Where rows have to wait for
@@ -151,19 +151,19 @@ mod tests {
             for (rows, expected) in
                 few.into_iter().chain([(132, many), (300, many), (1 << 20, many)])
             {
-                let blocks = blocks_for_lead(rows, bytes, 132, 2, h100).unwrap();
+                let blocks = blocks_for_leader(rows, bytes, 132, 2, h100).unwrap();
                 assert_eq!(blocks, expected, "{rows} rows of {bytes} bytes");
             }
         }
         // With one block a multiprocessor.
         let alone = |blocks: u32| Ok([66, 30, 15, 7][blocks.ilog2() as usize - 1]);
         for (rows, expected) in [(7, 16), (8, 8), (24, 4), (32, 2), (64, 2), (100, 1), (256, 4)] {
-            let blocks = blocks_for_lead(rows, long, 132, 1, alone).unwrap();
+            let blocks = blocks_for_leader(rows, long, 132, 1, alone).unwrap();
             assert_eq!(blocks, expected, "{rows} rows");
         }
         let small = |blocks: u32| Ok(if blocks == 2 { 8 } else { 0 });
-        assert_eq!(blocks_for_lead(1000, long, 16, 2, small).unwrap(), 2);
-        assert_eq!(blocks_for_lead(1000, long, 16, 2, |_| Ok(0)).unwrap(), 1);
+        assert_eq!(blocks_for_leader(1000, long, 16, 2, small).unwrap(), 2);
+        assert_eq!(blocks_for_leader(1000, long, 16, 2, |_| Ok(0)).unwrap(), 1);
     }
 
     #[test]
