@@ -1,62 +1,64 @@
-// topk_router for DeepSeek-V3's shape: 256 experts in 8 groups of which 4 are kept, top 8, by
-// sigmoid. A warp routes one token, or four at once where there are many: 200
-// warp instructions a token instead of the quick route's 420.
+// topk_router for DeepSeek-V3's shape: 256 experts in 8 groups of which 4 are kept, topk 8,
+// sigmoid. A warp routes one token at a time if there are few tokens, and four at a time if there
+// are many: with 200 warp instructions a token instead of the 420 of the quick route.
 //
-// A token has LANES lanes, 32 or 8, and a lane 32 / LANES neighbouring experts of every
+// A token has LANES lanes, 32 or 8, and a lane has N = 32 / LANES neighbouring experts of each
 // group:
 //
 //     group      |      0      |      1      | ... |      7      |
 //     lanes of a | 0 1 ... n-1 | 0 1 ... n-1 |     | 0 1 ... n-1 |
 //     token
 //
-// 1. Keys as on the quick route, into shared memory; a lane's two largest of each group.
-// 2. Lanes hand each other these, halving the groups that a lane is about, until a lane
-//    has the two largest of one group; then groups are ranked.
-// 3. A lane takes its experts of the kept groups back from shared memory and sorts them:
-//    its 8 largest.
-// 4. Two lists of 8 in descending order a and b: max(a[i], b[7 - i]) are the 8 largest of
-//    both, falling then rising or the other way round. Pairs of lanes, then fours, then
-//    eights share this work and the list, 4, then 2, then 1 each, and sort it again
-//    (Batcher's bitonic merge).
+// 1. Each lane computes keys as on the quick route, stores them in shared memory, and finds its two
+//    largest keys of each group.
+// 2. Lanes exchange these pairs. Each exchange halves the number of groups that a lane handles, until
+//    a lane has the two largest keys of one group; then the groups are ranked.
+// 3. A lane reads its experts of the kept groups from shared memory and sorts them: its 8 largest.
+// 4. Two lists of 8 in descending order, a and b, are merged: the 8 numbers max(a[i], b[7 - i]) are the
+//    largest of both lists, as a bitonic sequence. Lane pairs, then quads, then octets divide this
+//    work and the list, with 4, then 2, then 1 keys a lane, and sort it again (Batcher's bitonic
+//    merge).
 //
-// A lane is left with one pick, and every key that was given up has been compared with
-// those kept: a bound as on the quick route tells whether exact scores could decide
-// otherwise. Then, by exact scores:
+// In the end a lane has one pick, and every dropped key has been compared with a kept key: an error
+// bound as on the quick route shows whether exact scores could change the result. If they could,
+// exact scores decide:
 //
-// * `rank_exactly` ranks the groups, by the two of each that quick keys say are largest.
-// * `order_exactly` orders the picks and the one key next to them, in registers. One token
-//   of a few hundred needs it: most launches wait for one that does.
-// * `pick_exactly` does so with up to 16 or 32 candidates, in shared memory.
+// * `rank_exactly` ranks the groups, using the two experts of each group with the largest quick keys.
+// * `order_exactly` orders the picks and the one expert next to them, in registers. One token of a few
+//   hundred needs it, so most launches contain such a token.
+// * `pick_exactly` does the same with up to 16 or 32 candidates, in shared memory.
 //
-// What is left (more ties, a number that is not finite) goes to the exact route. The next
-// token's logits are on their way meanwhile.
+// All other tokens (more ties, a number that is not finite) go to the exact route. Meanwhile the
+// logits of the next token are in flight.
 #pragma once
 
 #include "topk_router_lanes.cuh"
 
 namespace grouped {
 
-// A warp's shared memory.
+// Shared memory of a warp.
 template <u32 LANES>
 struct __align__(16) Scratch {
     static constexpr u32 TOKENS = WARP / LANES;
-    // A token's lanes, in the low bits.
+    // A mask of the lanes of a token, shifted to the lowest lane.
     static constexpr u32 OF_TOKEN = ALL_LANES >> (WARP - LANES);
-    // Where a lane has four of a group, the larger of two and of two first.
+    // The keys of all experts. If a lane has four experts of a group, each pair is stored in
+    // descending order.
     u32 keys[TOKENS][EXPERTS];
-    // The sum of each group's two best; the sums in descending order, and where these groups' keys are.
+    // The sum of each group's two largest choices; the sums in descending order; and the index of
+    // the first key of each of these groups.
     u32 sums[TOKENS][GROUPS];
     u32 ordered[TOKENS][GROUPS];
     u32 places[TOKENS][GROUPS];
-    // Where quick keys lie too near: candidates, their exact keys, the picks.
-    static constexpr u32 MOST = LANES == 32 ? 32 : 16;
-    u32 candidates[TOKENS][MOST];
-    u32 exact_keys[TOKENS][MOST];
+    // Used if quick keys are too near to each other: candidates, their exact keys, and the picks.
+    static constexpr u32 MAX_CANDIDATES = LANES == 32 ? 32 : 16;
+    u32 candidates[TOKENS][MAX_CANDIDATES];
+    u32 exact_keys[TOKENS][MAX_CANDIDATES];
     u32 picks[TOKENS][TOPK];
     u32 count[TOKENS];
 };
 
-// The expert of a key that lacks the lane's part of the index, `own`.
+// The expert of a key whose index lacks `own`, the lane's part of the index.
 INLINE u32 expert_of_key(u32 key, u32 own) { return (key & (EXPERTS - 1)) + own; }
 
 // The exact choice of an expert whose logit and bias are finite.
@@ -71,8 +73,8 @@ INLINE float exact_choice(const Params& p, const O& options, const T* row, u32 e
     return exact_choice(p, options, to_f32(row[expert]), expert);
 }
 
-// Eight lanes have the picks of a token: orders them and one more expert by their exact
-// choices, and drops the last of the nine.
+// Orders eight picks, one in each of eight lanes, and one extra expert by their exact choices, and
+// drops the last of the nine.
 template <typename T, typename O>
 INLINE void order_exactly(const Params& p, const O& options, const T* row, u32 extra, u32& expert,
                           float& logit, u32& position) {
@@ -95,9 +97,9 @@ INLINE void order_exactly(const Params& p, const O& options, const T* row, u32 e
     }
 }
 
-// Ranks the groups of tokens where they lie `near` each other by the exact choices of
-// their two largest: those whose quick keys are at least `least`. Returns whether these
-// were two in every group of the lane's token. A call, not a copy: rarely taken.
+// For tokens whose groups are `near` each other, ranks the groups by the exact choices of their two
+// largest experts: those with quick keys of at least `least`. Returns whether there are exactly two
+// such experts in every group of the lane's token. Not inlined, because it is rarely needed.
 template <u32 LANES, typename T, typename O>
 __device__ __noinline__ bool rank_exactly(const Params& p, const O& options, Scratch<LANES>& scratch,
                                           const T* row, bool near, u32 least) {
@@ -108,7 +110,7 @@ __device__ __noinline__ bool rank_exactly(const Params& p, const O& options, Scr
     u32 found = 0;
 #pragma unroll 4
     for (u32 i = 0; i < SIZE / 4; ++i) {
-        // Lanes begin apart: each in banks of its own.
+        // Lanes begin at different offsets, so that there are no bank conflicts.
         const u32 first = (i + lane) % (SIZE / 4) * 4;
         u32 keys[4];
         read<4>(scratch.keys[part] + group * SIZE + first, keys);
@@ -143,13 +145,13 @@ __device__ __noinline__ bool rank_exactly(const Params& p, const O& options, Scr
     return (others >> part * LANES & Scratch<LANES>::OF_TOKEN) == 0;
 }
 
-// The picks of every token by their exact choices, of those whose quick keys are at least
-// `least`. Returns whether the lane's token has no more than there is room for.
+// Finds the picks of every token by exact choices, among the experts with quick keys of at least
+// `least`. Returns whether there was room for all such experts of the lane's token.
 template <u32 LANES, typename T, typename O>
 __device__ __noinline__ bool pick_exactly(const Params& p, const O& options, Scratch<LANES>& scratch,
                                           const T* row, u32 least) {
     constexpr u32 N = SIZE / LANES;
-    constexpr u32 MOST = Scratch<LANES>::MOST;
+    constexpr u32 MAX_CANDIDATES = Scratch<LANES>::MAX_CANDIDATES;
     const u32 lane = lane_id();
     const u32 part = lane / LANES;
     const u32 own = lane % LANES * N;
@@ -170,13 +172,13 @@ __device__ __noinline__ bool pick_exactly(const Params& p, const O& options, Scr
         found &= found - 1;
         const u32 slot = atomicAdd(&scratch.count[part], 1u);
         const u32 key = scratch.keys[part][scratch.places[part][at / N] + own + at % N];
-        if (slot < MOST) scratch.candidates[part][slot] = expert_of_key(key, own);
+        if (slot < MAX_CANDIDATES) scratch.candidates[part][slot] = expert_of_key(key, own);
     }
     __syncwarp();
     const u32 count = scratch.count[part];
-    const u32 there = min(count, MOST);
+    const u32 there = min(count, MAX_CANDIDATES);
 #pragma unroll
-    for (u32 slot = lane % LANES; slot < MOST; slot += LANES) {
+    for (u32 slot = lane % LANES; slot < MAX_CANDIDATES; slot += LANES) {
         u32 key = 0;
         if (slot < there) {
             const u32 expert = scratch.candidates[part][slot];
@@ -186,12 +188,12 @@ __device__ __noinline__ bool pick_exactly(const Params& p, const O& options, Scr
     }
     __syncwarp();
 #pragma unroll
-    for (u32 slot = lane % LANES; slot < MOST; slot += LANES) {
+    for (u32 slot = lane % LANES; slot < MAX_CANDIDATES; slot += LANES) {
         if (slot < there) {
             const u32 expert = scratch.candidates[part][slot];
             const u32 key = scratch.exact_keys[part][slot];
             u32 rank = 0;
-            // Behind the last there are keys of 0.
+            // After the last candidate, the keys are 0.
 #pragma unroll 1
             for (u32 i = 0; i < there; i += 4) {
                 u32 keys[4];
@@ -207,10 +209,10 @@ __device__ __noinline__ bool pick_exactly(const Params& p, const O& options, Scr
         }
     }
     __syncwarp();
-    return count <= MOST;
+    return count <= MAX_CANDIDATES;
 }
 
-// Turns what a lane knows of 2 * N groups into what it knows of N, by another's.
+// Reduces the pairs that a lane has of 2 * N groups to N groups, by exchanging with another lane.
 template <u32 N>
 INLINE void halve(u32 lane, u32 (&first)[GROUPS], u32 (&second)[GROUPS]) {
     const bool upper = (lane & N) != 0;
@@ -230,14 +232,14 @@ INLINE void halve(u32 lane, u32 (&first)[GROUPS], u32 (&second)[GROUPS]) {
     }
 }
 
-// The lowest bias or 0, the highest or 0, and whether all are finite.
+// min(0, lowest bias), max(0, highest bias), and whether all biases are finite.
 struct Bounds {
     float low;
     float high;
     bool finite;
 };
 
-// The bounds of what all lanes of a warp have.
+// The bounds over all lanes of a warp.
 template <u32 N>
 INLINE Bounds bounds_of(const float (&bias)[N]) {
     Bounds bounds = {0.0f, 0.0f, true};
@@ -253,18 +255,18 @@ INLINE Bounds bounds_of(const float (&bias)[N]) {
     return bounds;
 }
 
-// Routes the first `count` tokens; the others are padding. Rows are aligned to 16 bytes, strides in
-// bytes below 2^32, and there are fewer than 2^31 tokens.
+// Routes the first `count` tokens; the other tokens are padding. Rows are aligned to 16 bytes,
+// strides in bytes are below 2^32, and there are fewer than 2^31 tokens.
 template <u32 LANES, typename T, typename O>
 INLINE void route(const Params& p, const O& options, u64 count) {
     constexpr u32 N = SIZE / LANES;
     constexpr u32 TOGETHER = WARP / LANES;
     constexpr u32 WARPS = THREADS / WARP;
     static_assert(N == 1 || N == 4);
-    // Registers keep the bias where a lane has few experts.
-    constexpr bool KEEPS = N == 1;
+    // If a lane has few experts, it keeps their biases in registers.
+    constexpr bool BIAS_IN_REGISTERS = N == 1;
     __shared__ Scratch<LANES> scratches[WARPS];
-    __shared__ __align__(16) float biases[KEEPS ? 4 : EXPERTS];
+    __shared__ __align__(16) float biases[BIAS_IN_REGISTERS ? 4 : EXPERTS];
     __shared__ __align__(16) float lows[WARPS];
     __shared__ __align__(16) float highs[WARPS];
     const u32 lane = lane_id();
@@ -275,32 +277,33 @@ INLINE void route(const Params& p, const O& options, u64 count) {
     u32* const mine = scratch.keys[part] + own;
     const u32 tokens = static_cast<u32>(count);
     const u32 step = gridDim.x * (WARPS * TOGETHER);
-    // The first of this warp's tokens.
+    // The first token of this warp in this step.
     u32 first_token = (blockIdx.x * WARPS + warp) * TOGETHER;
-    if (tokens == 0 || (KEEPS && first_token >= tokens)) return;
+    if (tokens == 0 || (BIAS_IN_REGISTERS && first_token >= tokens)) return;
     const u32 x_stride = static_cast<u32>(p.x.stride * sizeof(T));
     const auto row_of = [&](u32 token) {
         const char* base = static_cast<const char*>(p.x.data);
         return reinterpret_cast<const T*>(base + static_cast<u64>(token) * x_stride);
     };
-    // Lanes behind the last token route it once more, and write nothing.
+    // Lanes beyond the last token route the last token again, and write nothing.
     const T* row = row_of(min(first_token + part, tokens - 1));
     LogitVector<N, T> logits[GROUPS];
 #pragma unroll
     for (u32 g = 0; g < GROUPS; ++g) logits[g].load(row + g * SIZE + own);
 
-    // Where a lane keeps them, a warp has all biases; otherwise a block reads them together.
-    constexpr u32 READS = KEEPS ? EXPERTS / LANES : EXPERTS / THREADS;
+    // With the biases in registers, each warp reads all of them; otherwise a block reads them
+    // together.
+    constexpr u32 READS = BIAS_IN_REGISTERS ? EXPERTS / LANES : EXPERTS / THREADS;
     float bias[READS];
 #pragma unroll
     for (u32 i = 0; i < READS; ++i) {
-        const u32 expert = KEEPS ? i / N * SIZE + own + i % N : i * THREADS + threadIdx.x;
+        const u32 expert = BIAS_IN_REGISTERS ? i / N * SIZE + own + i % N : i * THREADS + threadIdx.x;
         bias[i] = p.bias != nullptr ? bias_of(p, options, expert) : 0.0f;
     }
     Bounds bounds = bounds_of(bias);
-    if constexpr (!KEEPS) {
+    if constexpr (!BIAS_IN_REGISTERS) {
         lows[warp] = bounds.low;
-        // A bias that is not finite makes the highest infinite.
+        // A bias that is not finite makes the highest bias infinite.
         highs[warp] = bounds.finite ? bounds.high : __uint_as_float(0x7F800000u);
         __syncthreads();
 #pragma unroll
@@ -318,7 +321,7 @@ INLINE void route(const Params& p, const O& options, u64 count) {
     if (!bounds.finite && blockIdx.x == 0 && threadIdx.x == 0) raise(p.flags, NON_FINITE);
 #pragma unroll
     for (u32 i = 0; i < READS; ++i) bias[i] = map(bias[i]);
-    if constexpr (!KEEPS) {
+    if constexpr (!BIAS_IN_REGISTERS) {
 #pragma unroll
         for (u32 i = 0; i < READS; ++i) biases[i * THREADS + threadIdx.x] = bias[i];
         __syncthreads();
@@ -328,17 +331,18 @@ INLINE void route(const Params& p, const O& options, u64 count) {
     const u32 place = place_of_lane(lane);
     const u32 next_lane = lane / 8 * 8 + lane_of_place((place + 1) & 7);
     const u32 last_lane = lane / 8 * 8 + lane_of_place(7);
-    // The choice of an expert in a dropped group is 0.0 unless it is excluded: picks must lie above that.
+    // The choice of an expert in a dropped group is 0.0 unless such experts are excluded. Picks
+    // must have larger keys.
     const u32 least = p.excluded ? 0 : key_of(map(0.0f), INDEX_MASK) >> INDEX_BITS;
 
     while (true) {
         u32 first[GROUPS];
         u32 second[GROUPS];
-        float odd = 0.0f;
+        float nonfinite = 0.0f;
 #pragma unroll
         for (u32 g = 0; g < GROUPS; ++g) {
             float of_group[N];
-            if constexpr (KEEPS) {
+            if constexpr (BIAS_IN_REGISTERS) {
 #pragma unroll
                 for (u32 i = 0; i < N; ++i) of_group[i] = bias[g * N + i];
             } else {
@@ -348,13 +352,14 @@ INLINE void route(const Params& p, const O& options, u64 count) {
 #pragma unroll
             for (u32 i = 0; i < N; ++i) {
                 const float x = logits[g][i];
-                // `odd` is not finite if a logit is not, or is huge.
+                // The products add up to a number that is not finite if a logit is not finite or is
+                // huge.
                 if (N == 1) {
-                    if (g % 2 == 1) odd = fmaf(logits[g - g % 2][0], x, odd);
+                    if (g % 2 == 1) nonfinite = fmaf(logits[g - g % 2][0], x, nonfinite);
                 } else if (i % 2 == 1) {
-                    odd = fmaf(logits[g][i - i % 2], x, odd);
+                    nonfinite = fmaf(logits[g][i - i % 2], x, nonfinite);
                 }
-                // A lane's own part of the index follows later.
+                // The lane's own part of the index is added later.
                 const float score = quick_reciprocal(1.0f + quick_exp2(x * -LOG2_E));
                 keys[i] = key_of(fmaf(score, map.factor, of_group[i]), g * SIZE + i);
             }
@@ -391,7 +396,7 @@ INLINE void route(const Params& p, const O& options, u64 count) {
         const u32 group = lane % GROUPS;
         const u32 sum =
             (first[0] >> INDEX_BITS) + ((p.group_max ? first[0] : second[0]) >> INDEX_BITS);
-        // No two sum keys are equal: the low bits are the group.
+        // No two sum keys are equal, because their low bits are the group.
         const u32 sum_key = (sum << 8) + (GROUPS - 1 - group);
         scratch.sums[part][group] = sum_key;
         __syncwarp();
@@ -404,10 +409,10 @@ INLINE void route(const Params& p, const O& options, u64 count) {
         scratch.ordered[part][rank] = sum_key;
         scratch.places[part][rank] = group * SIZE;
         __syncwarp();
-        const u32 apart =
+        const u32 distance =
             (scratch.ordered[part][KEPT - 1] >> 8) - (scratch.ordered[part][KEPT] >> 8);
-        bool sure = map.usable && exact::finite(odd);
-        const bool near = apart <= map.group_gap;
+        bool sure = map.usable && exact::finite(nonfinite);
+        const bool near = distance <= map.group_gap;
         if (__any_sync(ALL_LANES, near)) {
             const u32 candidate = (second[0] >> INDEX_BITS) - map.expert_gap;
             sure &= rank_exactly(p, options, scratch, row, near, candidate);
@@ -432,7 +437,7 @@ INLINE void route(const Params& p, const O& options, u64 count) {
             descend<8>(a);
 #pragma unroll
             for (u32 i = 0; i < 8; ++i) a[i] += own;
-            merge.ones(a, pairs, lane);
+            merge.merge_lanes(a, pairs, lane);
         } else {
 #pragma unroll
             for (u32 i = 0; i < 4; ++i) pairs[i] = mine[places[i]] + own;
@@ -440,11 +445,11 @@ INLINE void route(const Params& p, const O& options, u64 count) {
             merge.join(pairs, lane);
         }
         u32 fours[2];
-        merge.twos(pairs, fours, lane);
-        u32 key = merge.fours(fours);
+        merge.merge_pairs_of_lanes(pairs, fours, lane);
+        u32 key = merge.merge_quads(fours);
         if constexpr (LANES == 32) {
-            key = merge.eights(key, 8);
-            key = merge.eights(key, 16);
+            key = merge.merge_octets(key, 8);
+            key = merge.merge_octets(key, 16);
         }
 
         u32 expert = key & (EXPERTS - 1);
@@ -459,7 +464,7 @@ INLINE void route(const Params& p, const O& options, u64 count) {
         sure &= static_cast<i32>(last - least) > wanted;
         if (__any_sync(ALL_LANES, close || open)) {
             const u32 candidate = last - map.expert_gap;
-            // Whether more than one expert besides the picks is near.
+            // Whether more than one expert besides the picks is near the last pick.
             bool many = false;
             if (__any_sync(ALL_LANES, open)) {
                 u32 count = 0;
@@ -488,20 +493,20 @@ INLINE void route(const Params& p, const O& options, u64 count) {
         }
         const u32 unsure = __ballot_sync(ALL_LANES, !sure);
         sure = (unsure >> part * LANES & Scratch<LANES>::OF_TOKEN) == 0;
-        float share = quick_reciprocal(1.0f + quick_exp2(logit * -LOG2_E));
+        float normalized = quick_reciprocal(1.0f + quick_exp2(logit * -LOG2_E));
         if (p.renormalize) {
-            float total = share;
+            float total = normalized;
 #pragma unroll
             for (u32 o = 4; o > 0; o /= 2) total += __shfl_xor_sync(ALL_LANES, total, o);
-            share = __fdividef(share, total + 1e-20f);
+            normalized = __fdividef(normalized, total + 1e-20f);
         }
         if (sure && token < tokens && lane % LANES < TOPK) {
             if constexpr (HAS_OPTIONS<O>) {
-                write_pick(p, options, Plain(), token, position, share, expert);
-                // The eight lanes share the columns behind the picks.
-                write_shared(p, options, Plain(), token, lane % LANES, TOPK);
+                write_pick(p, options, NoOptions(), token, position, normalized, expert);
+                // The eight lanes divide the columns after the picks.
+                write_shared(p, options, NoOptions(), token, lane % LANES, TOPK);
             } else {
-                output_row(p.weights, token)[position] = p.scale * share;
+                output_row(p.weights, token)[position] = p.scale * normalized;
                 output_row(p.indices, token)[position] = static_cast<i32>(expert);
             }
         }
