@@ -171,7 +171,7 @@ fn an_h100_takes_the_kernels_that_were_tuned_for_it() {
              unique_counts (8192 blocks of 512 threads)",
         ),
         (deduplicate(64, 2048), "deduplicate_topk_2 (64 blocks of 1024 threads)"),
-        (deduplicate(64, 1 << 15), "deduplicate_topk_any (64 blocks of 1024 threads)"),
+        (deduplicate(64, 1 << 15), "deduplicate_topk_general (64 blocks of 1024 threads)"),
         (align(1), "moe_align_single_warp (16 blocks of 256 threads)"),
         (align(64), "moe_align_one (2 blocks of 256 threads in clusters of 2)"),
         (
