@@ -20,7 +20,7 @@ use crate::Cpu;
 use crate::race::{self, Finishers, Racers};
 use crate::simd::{self, BLOCK, Float, GROUP};
 use crate::slices::{
-    Int, Ints, Rows, Bools, Workspace, raise, rows_mut, slice, slice_mut, workspace_size,
+    Bools, Int, Ints, Rows, Workspace, raise, rows_mut, slice, slice_mut, workspace_size,
 };
 
 /// Vocabulary entries of a parallel chunk: enough work to outweigh a steal.

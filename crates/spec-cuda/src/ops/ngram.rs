@@ -120,8 +120,8 @@ impl Team {
         let chunks = (bytes / CHUNK_BYTES).max(1);
         // 16 warps per multiprocessor keep memory busy. More warps would read more
         // tokens in vain before a match is known.
-        let share = (16 * sms as usize / requests.max(1)).max(1);
-        let warps = share.min(chunks.next_power_of_two()).min(MAX_TEAM).ilog2();
+        let warps = (16 * sms as usize / requests.max(1)).max(1);
+        let warps = warps.min(chunks.next_power_of_two()).min(MAX_TEAM).ilog2();
         let warp_bits = warps.min(WARPS.ilog2());
         Team { block_bits: warps - warp_bits, warp_bits, warps: WARPS, clustered: false }
     }
@@ -151,17 +151,17 @@ impl Team {
     /// A cluster has at most `max_blocks` blocks; `max_blocks` is at least 2.
     fn within_cluster(requests: usize, bytes: usize, sms: u32, max_blocks: u32) -> Self {
         let chunks = (bytes / CHUNK_BYTES).max(1);
-        let share = |warps: usize| (warps * sms as usize / requests.max(1)).max(1);
+        let per_request = |warps: usize| (warps * sms as usize / requests.max(1)).max(1);
         // The fixed work of a warp takes as long as reading a few chunks, so few warps are
         // best for short rows. For long rows more warps keep memory busy.
         let useful = chunks.next_power_of_two().min((chunks / 3).max(8));
-        let busy = match chunks / share(8) {
+        let busy = match chunks / per_request(8) {
             0..=16 => 8,
             17..=64 => 16,
             _ => 32,
         };
         let max_blocks = max_blocks.min(MAX_CLUSTER);
-        let warps = share(busy).min(useful).min((max_blocks * WARPS) as usize).ilog2();
+        let warps = per_request(busy).min(useful).min((max_blocks * WARPS) as usize).ilog2();
         let block_bits = match warps {
             0..=3 => 0,
             4 if requests > sms as usize / 2 => 0,

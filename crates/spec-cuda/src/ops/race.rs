@@ -1,4 +1,5 @@
-//! How many blocks own a row in the kernels whose tokens race: `kernels/race.cuh`, `kernels/race_leader_block.cuh`.
+//! The number of blocks of a row in the kernels whose tokens race: `kernels/race.cuh`,
+//! `kernels/race_leader_block.cuh`.
 
 use spec_core::Result;
 
@@ -146,10 +147,10 @@ mod tests {
     fn blocks_share_long_rows_where_every_multiprocessor_has_one() {
         let long = 128_256 * 4;
         for bytes in [32_000 * 4, 128_256 * 2, long] {
-            let many = if bytes == long { 4 } else { 1 };
-            let few = [(0, 16), (7, 16), (8, 8), (32, 4), (64, 2), (131, 2)];
+            let busy = if bytes == long { 4 } else { 1 };
+            let fewer_rows = [(0, 16), (7, 16), (8, 8), (32, 4), (64, 2), (131, 2)];
             for (rows, expected) in
-                few.into_iter().chain([(132, many), (300, many), (1 << 20, many)])
+                fewer_rows.into_iter().chain([(132, busy), (300, busy), (1 << 20, busy)])
             {
                 let blocks = blocks_for_leader(rows, bytes, 132, 2, h100).unwrap();
                 assert_eq!(blocks, expected, "{rows} rows of {bytes} bytes");

@@ -11,7 +11,7 @@ use spec_core::{
 use super::race::{self, blocks_for_leader};
 use crate::Cuda;
 use crate::archive::{Archive, archive};
-use crate::args::{IntegerRows, Integers, Rows, Bools};
+use crate::args::{Bools, IntegerRows, Integers, Rows};
 use crate::launch::{Function, Shape};
 
 static KERNELS: Archive = archive!("rejection_sample");
@@ -154,7 +154,8 @@ impl Team {
     ) -> Result<Self> {
         // The rejected token's row has a target and a draft.
         let bytes = 2 * plan.vocab() * plan.target.dtype.size();
-        let blocks = blocks_for_leader(plan.batch, bytes, multiprocessors, RACING_SHARING, at_once)?;
+        let blocks =
+            blocks_for_leader(plan.batch, bytes, multiprocessors, RACING_SHARING, at_once)?;
         Ok(Team { blocks, threads: race::THREADS })
     }
 

@@ -1,13 +1,13 @@
-//! Host side of `kernels/sample_logits.cu`, and of `sample_logits_plain.cu`, `sample_logits_draw_report.cu` and
-//! `sample_logits_probs.cu` for rows that no filter cuts; `sample_logits_report.cu` reports what the
-//! kernel that draws does not.
+//! Host side of `kernels/sample_logits.cu`, and, for rows that no filter cuts, of
+//! `sample_logits_plain.cu`, `sample_logits_draw_report.cu` and `sample_logits_probs.cu`;
+//! `sample_logits_report.cu` reports what the kernel that draws does not report.
 //!
 //! A cluster of blocks reads a row once, and most often a single block ends it, by the largest
-//! logit of each group of 64 tokens (`race_leader_block.cuh`, `sample_logits_leader_block.cuh`). Like FlashInfer
-//! (Ye et al., 2025), a row with top-p alone draws tokens before it knows which are kept, and asks
-//! whether top-p keeps them (`sample_logits_nucleus.cuh`). What neither way ends is selected by
-//! RadixSelect (Alabi et al., 2012), which here adds up integer weights in addition to counting
-//! keys. So a single search finds where top-k and top-p cut a row.
+//! logit of each group of 64 tokens (`race_leader_block.cuh`, `sample_logits_leader_block.cuh`).
+//! Like FlashInfer (Ye et al., 2025), a row with top-p alone draws tokens before it is known which
+//! tokens top-p keeps, and then tests whether top-p keeps them (`sample_logits_nucleus.cuh`). A row
+//! that neither way ends is cut by RadixSelect (Alabi et al., 2012), which here adds up integer
+//! weights in addition to counting keys. So a single search finds where top-k and top-p cut a row.
 
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
@@ -144,12 +144,13 @@ pub(super) const HEADER: Header = Header {
 /// `LeaderRace::MAX_GROUPS` groups.
 const MAX_PLAIN: usize = 4096 * 64;
 
-/// The most tokens that a row draws in `kernels/sample_logits_draw_report.cu`, `RaceOrder::MAX_WANTED`.
+/// The largest number of tokens that a row draws in `kernels/sample_logits_draw_report.cu`:
+/// `RaceOrder::MAX_WANTED`.
 const MAX_DRAWS: usize = 16;
 
-/// Blocks that fit a multiprocessor, of the kernels in which one block ends a row: those that
-/// `SAMPLER` asks for in `kernels/sample_logits_plain.cu` and `sample_logits_probs.cu`, `DRAW_REPORTER` in
-/// `kernels/sample_logits_draw_report.cu`, `REPORTER` in `kernels/sample_logits_report.cu`.
+/// Blocks that fit a multiprocessor, of the kernels in which one block ends a row: the number given
+/// to `SAMPLER` in `kernels/sample_logits_plain.cu` and `sample_logits_probs.cu`, to `DRAW_REPORTER`
+/// in `kernels/sample_logits_draw_report.cu` and to `REPORTER` in `kernels/sample_logits_report.cu`.
 const SHARING: u32 = 2;
 
 /// A kernel in whose launch each cluster owns one row.
@@ -273,9 +274,13 @@ impl Prepared {
                 let name = format!("sample_logits_plain_{masked}{dtype}");
                 ByRow::new(cuda, &PLAIN, &name, rows, leader_blocks)
             }
-            Kind::DrawReport { .. } => {
-                ByRow::new(cuda, &DRAW_REPORT, &format!("sample_logits_draw_report_{dtype}"), rows, leader_blocks)
-            }
+            Kind::DrawReport { .. } => ByRow::new(
+                cuda,
+                &DRAW_REPORT,
+                &format!("sample_logits_draw_report_{dtype}"),
+                rows,
+                leader_blocks,
+            ),
             Kind::Probs => {
                 let shared = |function: &Function| {
                     shared_for_probs(plan.vocab(), function.dynamic, cuda.limits().shared)
@@ -375,9 +380,9 @@ unsafe impl Kernel<SampleLogits> for Prepared {
             min_p_first: u32::from(plan.params.min_p_first),
             reserved: 0,
         };
-        // SAFETY: `Params`, `Report` and `DrawAndReport` have the layout of the kernels' structs; the buffers
-        // were checked against the plan, and the kernels check requests and tokens, which are data,
-        // against the plan's sizes. `row_flags` has a word for each row.
+        // SAFETY: `Params`, `Report` and `DrawAndReport` have the layout of the kernels' structs; the
+        // buffers were checked against the plan, and the kernels check requests and tokens, which
+        // are data, against the plan's sizes. `row_flags` has a word for each row.
         cuda.enqueue(stream, |queue| unsafe {
             if row_flags != 0 {
                 queue.zero(row_flags, plan.rows() * 4)?;
@@ -443,7 +448,10 @@ mod tests {
             assert_eq!(kind(one().logprobs(floats(1))), reported);
             assert_eq!(kind(one().ranks(several(1))), reported);
             assert_eq!(kind(one().top_tokens(several(20))), reported);
-            assert_eq!(kind(rows(2, VOCAB).ranks(several(2))), Kind::DrawReport { reports: uncached });
+            assert_eq!(
+                kind(rows(2, VOCAB).ranks(several(2))),
+                Kind::DrawReport { reports: uncached }
+            );
             // Two sums.
             let both = one().logprobs(floats(1)).processed_logprobs(floats(1));
             assert_eq!(kind(both), draws);

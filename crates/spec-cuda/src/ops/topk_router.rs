@@ -63,14 +63,15 @@ const LOAD_PICKS: usize = 1024;
 const LOAD_BLOCKS: usize = 32;
 /// The largest number of picks that the kernel counts.
 const MAX_LOAD_PICKS: usize = 1 << 31;
-/// For the grouped route: lanes per token, and blocks per multiprocessor, with few tokens and with
-/// many tokens.
-const FEW: (usize, u32) = (32, 4);
-const MANY: (usize, u32) = (8, 5);
+/// For the grouped route: lanes per token, and blocks per multiprocessor, with one token and with
+/// four tokens in a warp at a time.
+const ONE_TOKEN: (usize, u32) = (32, 4);
+const FOUR_TOKENS: (usize, u32) = (8, 5);
 const GROUPED_THREADS: u32 = 128;
-/// The largest number of tokens for which `FEW` is faster than `MANY`. On an H200, f32: 1024 tokens
-/// take 2.76 us with `FEW` and 2.82 us with `MANY`, 2048 tokens 3.31 us and 2.86 us.
-const FEW_TOKENS: usize = 1024;
+/// The largest number of tokens for which `ONE_TOKEN` is faster than `FOUR_TOKENS`. On an H200, f32:
+/// 1024 tokens take 2.76 us with `ONE_TOKEN` and 2.82 us with `FOUR_TOKENS`, 2048 tokens 3.31 us and
+/// 2.86 us.
+const MAX_ONE_TOKEN: usize = 1024;
 /// The smallest number of tokens for which there is a grouped route with all options (`extended`).
 const EXTENDED_TOKENS: usize = 128;
 
@@ -335,8 +336,8 @@ unsafe impl Supports<TopkRouter> for Cuda {
         let quick = if !has_quick_route(plan) {
             flat_route(plan).map(flat).transpose()?
         } else if has_grouped_route(plan) {
-            let few = plan.tokens() <= FEW_TOKENS && !extended;
-            let (lanes, blocks) = if few { FEW } else { MANY };
+            let one = plan.tokens() <= MAX_ONE_TOKEN && !extended;
+            let (lanes, blocks) = if one { ONE_TOKEN } else { FOUR_TOKENS };
             let archive = if extended { &GROUPED } else { &KERNELS };
             let name = format!("topk_router_grouped_{lanes}_{kind}{dtype}");
             let function = self.function(archive, &name)?;
