@@ -1,11 +1,11 @@
 // Two published designs of ngram_match and hybrid_mtp_ngram.
 //
 // one thread     the original loop, by one device thread for the whole batch
-// two phases     search: a block for each request. For each pattern length and each haystack, the threads
-//                compare a window each; the leftmost match wins by a 64-bit atomic minimum. The tokens
-//                found are stored in scratch memory.
-//                gather: one block, with a thread for each request. BlockScan over the tokens that requests
-//                use and want gives each request its part of the budget.
+// two phases     search: a block for each request. For each pattern length and each haystack, the
+//                threads compare a window each; the leftmost match wins by a 64-bit atomic minimum.
+//                The tokens found are stored in scratch memory. gather: one block, with a thread
+//                for each request. BlockScan over the tokens that requests use and want gives each
+//                request its part of the budget.
 //
 // The published gather divides the budget approximately; here the two prefix sums are those of
 // crates/spec-core/src/ngram.rs, which equal the loop. The published search ends at a window with

@@ -6,11 +6,11 @@
 // counts, marks and the index of a token's first bias. Two kernels find the distinct tokens in
 // different ways:
 //
-// - `direct` (adjust_logits_direct_index.cuh) has an array entry for each token of a class. It takes the
-//   fewest steps, but each of a row's blocks reads the whole text. It is used while the device has a
-//   multiprocessor for every block.
-// - `ranked` (adjust_logits_bitmap_rank.cuh) gives a row's tokens slots by their ranks in a bitmap, in
-//   one block.
+// - `direct` (adjust_logits_direct_index.cuh) has an array entry for each token of a class. It
+//   takes the fewest steps, but each of a row's blocks reads the whole text. It is used while the
+//   device has a multiprocessor for every block.
+// - `ranked` (adjust_logits_bitmap_rank.cuh) gives a row's tokens slots by their ranks in a bitmap,
+//   in one block.
 //
 // Bytes: 32 texts of 4096 tokens of 4 bytes are 0.5 MB, and each changed logit reads and writes a
 // sector of 32 bytes: 8.4 MB each way if all tokens differ. With few rows, latency dominates: one

@@ -6,8 +6,8 @@
 //     before     for each group of 4 words of `counted`: the number of set bits before the group
 //     keys       slot i has the token that is preceded by i set bits of `counted`
 //     values     for each slot: how often the token was generated, and whether it is in the prompt
-//     first      for each slot: the index of the token's first bias in the request's list, if there are
-//                biases
+//     first      for each slot: the index of the token's first bias in the request's list, if there
+//                are biases
 //
 // Threads first set the bits, in any order. The rank of a bit is then the slot of its token, so no
 // search is needed, and slots are in the order of the vocabulary, which gives the fastest access to

@@ -1,8 +1,8 @@
 // adjust_logits for few rows, so that each row has several blocks: an array with an entry for each
 // token of the block's class.
 //
-//     entries    for each token: how often it was generated; marks for a token that is in the prompt, has
-//                a bias, or has several biases
+//     entries    for each token: how often it was generated; marks for a token that is in the
+//                prompt, has a bias, or has several biases
 //     forbidden  a bit for each token: 1 if the token is forbidden
 //
 // Threads first mark the entries of all tokens of the text and of the biases, in any order. Then

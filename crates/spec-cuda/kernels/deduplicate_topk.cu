@@ -6,24 +6,25 @@
 // clears shared memory. Each warp assumes that no other warp has values of a larger size class than
 // its own, and marks its values accordingly; the next barrier shows whether the assumption holds:
 //
-//   bitmap   values below 2^18, or in a span of 2^18: one atomicOr for each value, and a prefix sum of
-//            popcounts. Then each lane writes out the bits of its words or, if there are many more words
-//            than values, looks up the ranks of its values. No sort.
-//   presence at most 8192 values below 2^20, or in a span of 2^20: a 4 KB bitmap of the nonempty words of
-//            a bitmap of values. Its prefix sum gives each nonempty word a slot; then as above, with
-//            the nonempty words only.
-//   buckets  a larger span: the top bits of a value select one of 2^14 buckets, which a prefix sum puts in
-//            order; a value is compared with the few other values of its bucket. If a bucket has more
-//            than 32 values, a bitonic sort is used instead.
+//   bitmap   values below 2^18, or in a span of 2^18: one atomicOr for each value, and a prefix sum
+//            of popcounts. Then each lane writes out the bits of its words or, if there are many
+//            more words than values, looks up the ranks of its values. No sort.
+//   presence at most 8192 values below 2^20, or in a span of 2^20: a 4 KB bitmap of the nonempty
+//            words of a bitmap of values. Its prefix sum gives each nonempty word a slot; then as
+//            above, with the nonempty words only.
+//   buckets  a larger span: the top bits of a value select one of 2^14 buckets, which a prefix sum
+//            puts in order; a value is compared with the few other values of its bucket. If a
+//            bucket has more than 32 values, a bitonic sort is used instead.
 //
 // More values are read twice:
 //
-//   window   a span of 2^20: a bitmap of the span. (On devices with less shared memory: a bitmap of the
-//            smallest 2^19 numbers first, then of those from the smallest unwritten value on.)
-//   parts    a larger span: the first reading counts the values of each part, which has 2^20 neighbouring
-//            numbers; the second reading writes each value to its part in the workspace. Neighbouring
-//            parts with at most 8192 values together are processed in registers as above; a part with
-//            more values is processed by a window. So the time is proportional to n, for any values.
+//   window   a span of 2^20: a bitmap of the span. (On devices with less shared memory: a bitmap of
+//            the smallest 2^19 numbers first, then of those from the smallest unwritten value on.)
+//   parts    a larger span: the first reading counts the values of each part, which has 2^20
+//            neighbouring numbers; the second reading writes each value to its part in the
+//            workspace. Neighbouring parts with at most 8192 values together are processed in
+//            registers as above; a part with more values is processed by a window. So the time is
+//            proportional to n, for any values.
 //
 // All of these compute sets and ranks, so the output does not depend on the order of threads or
 // atomics.

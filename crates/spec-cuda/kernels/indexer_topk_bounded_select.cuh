@@ -24,22 +24,22 @@
 //
 // Five kinds of rows need more work:
 //
-// - A block has many more of the best scores than its share, for example because scores grow along the
-//   row. Then fewer than k listed keys are above its bound. But k of all listed keys are above a lower
-//   bound, which each block finds without an exchange. Only a block whose own bound is larger lists its
-//   scores again, above the lower bound.
-// - All blocks together have listed fewer than k scores, or there is no room for those above the lower
-//   bound. Then the blocks agree on one bound: each block publishes the largest key that its share of
-//   the rank reaches, and the keys for twice, four times, ... as many. The bound is the largest of these
-//   keys that enough maxima of the whole team reach. (Blocks may also have the same bound by chance, as
-//   in a row of equal scores.)
+// - A block has many more of the best scores than its share, for example because scores grow along
+//   the row. Then fewer than k listed keys are above its bound. But k of all listed keys are above
+//   a lower bound, which each block finds without an exchange. Only a block whose own bound is
+//   larger lists its scores again, above the lower bound.
+// - All blocks together have listed fewer than k scores, or there is no room for those above the
+//   lower bound. Then the blocks agree on one bound: each block publishes the largest key that its
+//   share of the rank reaches, and the keys for twice, four times, ... as many. The bound is the
+//   largest of these keys that enough maxima of the whole team reach. (Blocks may also have the
+//   same bound by chance, as in a row of equal scores.)
 // - At most k scores are above a bound that all blocks have. Then the bound itself is the cut: the
-//   scores equal to the bound are counted, and each block that has some of the first of these scores
-//   reads its piece again up to the last one that it needs.
-// - There are fewer than k scores even with those equal to the bound. Then the guess was too high, and a
-//   larger rank gives the next guess.
-// - More scores are above the bound than there is room for, as in a row in descending order. Then these
-//   scores are counted in bins, which gives a larger bound.
+//   scores equal to the bound are counted, and each block that has some of the first of these
+//   scores reads its piece again up to the last one that it needs.
+// - There are fewer than k scores even with those equal to the bound. Then the guess was too high,
+//   and a larger rank gives the next guess.
+// - More scores are above the bound than there is room for, as in a row in descending order. Then
+//   these scores are counted in bins, which gives a larger bound.
 //
 // If none of this helps, the row is selected by digits.
 // bins, which gives a larger bound. If neither helps, the row is selected by digits.

@@ -5,19 +5,21 @@
 // steps of 32 picks, finding equal experts within a step by ballots:
 //
 //     picks    | block 0: warp 0 | warp 1 | ... | block 1: warp 0 | ...
-//     rank of a pick within its expert's run = picks of the expert in earlier blocks, warps, steps, lanes
+//     rank of a pick within its expert's run = picks of the expert in earlier blocks, warps,
+//                                              steps, lanes
 //
 // A counter for each expert and warp in shared memory counts the picks of earlier steps. Sums over
 // warps, blocks and experts give the start of each run. A block first sorts its picks in shared
 // memory, so that its writes to the output are contiguous.
 //
-// * `one`: a cluster (or a single block) does everything in one launch; blocks read each other's counts
-//   through distributed shared memory.
-// * `count`, `place`: two launches with the counts in the workspace, for more picks. Each block of `place`
-//   sums the counts of all blocks; if there are many, the launch `sum` between the two does it once.
-//   `place` is launched while `count` runs, and ranks its picks before the counts are complete.
-// * `single_warp`: at most 32 picks, one in each lane. Every warp of every block ranks all picks, which
-//   takes less time than an exchange between warps, and writes a part of each output.
+// * `one`: a cluster (or a single block) does everything in one launch; blocks read each other's
+//   counts through distributed shared memory.
+// * `count`, `place`: two launches with the counts in the workspace, for more picks. Each block of
+//   `place` sums the counts of all blocks; if there are many, the launch `sum` between the two does
+//   it once. `place` is launched while `count` runs, and ranks its picks before the counts are
+//   complete.
+// * `single_warp`: at most 32 picks, one in each lane. Every warp of every block ranks all picks,
+//   which takes less time than an exchange between warps, and writes a part of each output.
 //
 // No block waits for a block that may not be running: blocks of a cluster run together, and `place`
 // is launched when all blocks of `count` have started.

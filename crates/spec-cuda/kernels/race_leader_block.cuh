@@ -6,19 +6,21 @@
 // blocks end, so that blocks of other rows start in their place while the leading block finds the
 // token:
 //
-//     noise      Each warp computes, for each of its groups, a lower bound of the noise of the group's
-//                tokens, and an approximate time of the token with the least noise of the group. If the
-//                warp knows its groups early enough, it does this while their logits are in flight. The
-//                earliest of these tokens, one for each warp, goes to the leading block.
-//     front      The leading block finds the row's largest logit, and the earliest of the tokens of all
-//                warps. An upper bound of the time of this token is the bar: the winner finishes no later
-//                than the bar, and few other tokens finish as early.
-//     groups     The leading block lists the groups of which some token may finish before the bar, and
-//                reads their logits.
-//     tokens     It lists the tokens of these groups that may finish before the bar, about 60 a row, and
-//                their logits.
-//     winner     A thread for each listed token computes the token's approximate time, from the list
-//                alone. If the first two times differ by less than their error, exact times decide.
+//     noise      Each warp computes, for each of its groups, a lower bound of the noise of the
+//                group's tokens, and an approximate time of the token with the least noise of the
+//                group. If the warp knows its groups early enough, it does this while their logits
+//                are in flight. The earliest of these tokens, one for each warp, goes to the
+//                leading block.
+//     front      The leading block finds the row's largest logit, and the earliest of the tokens of
+//                all warps. An upper bound of the time of this token is the bar: the winner
+//                finishes no later than the bar, and few other tokens finish as early.
+//     groups     The leading block lists the groups of which some token may finish before the bar,
+//                and reads their logits.
+//     tokens     It lists the tokens of these groups that may finish before the bar, about 60 a
+//                row, and their logits.
+//     winner     A thread for each listed token computes the token's approximate time, from the
+//                list alone. If the first two times differ by less than their error, exact times
+//                decide.
 #pragma once
 
 #include "race.cuh"
@@ -27,8 +29,8 @@
 // logit as stored; `entry_of(token, raw)`; and AT_ONCE, the number of groups whose tokens a warp
 // loads before it uses any of them.
 
-// The order of two approximate times is certain if the larger is at least NEAR times the smaller. The
-// distance from 1 is 8 times the errors of `about_variate` and `approximate_exp2` together.
+// The order of two approximate times is certain if the larger is at least NEAR times the smaller.
+// The distance from 1 is 8 times the errors of `about_variate` and `approximate_exp2` together.
 constexpr float NEAR = 1.0f + 1.0f / 16384.0f;
 
 // An exponential variate -ln(1 - n / 2^64), to 2^-17, where n = high * 2^32 + low is odd.
@@ -58,8 +60,8 @@ struct FromRow {
 // The index of the lowest set bit.
 INLINE u32 first_of(u32 bits) { return __ffs(bits) - 1; }
 
-// Copies 16 bytes of this block's shared memory to the same place in the shared memory of the cluster's
-// first block, and counts the bytes at the `barrier` of that block.
+// Copies 16 bytes of this block's shared memory to the same place in the shared memory of the
+// cluster's first block, and counts the bytes at the `barrier` of that block.
 INLINE void put_four(const float* at, const u64* barrier) {
 #if __CUDA_ARCH__ >= 900
     const float4 four = *reinterpret_cast<const float4*>(at);

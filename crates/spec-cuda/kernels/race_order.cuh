@@ -1,16 +1,16 @@
 // Finds the first tokens of a row to finish, in the order of their times: several draws without
 // replacement, by the leading block of race_leader_block.cuh.
 //
-//     bar        From the early tokens of all warps, the leading block computes a time before which at
-//                least `wanted` tokens have surely finished.
-//     groups     It lists the groups of which some token may finish before the bar, about 40 for each
-//                wanted token, and for each listed group a cut: a token with a smaller logit does not
-//                finish before the bar.
+//     bar        From the early tokens of all warps, the leading block computes a time before which
+//                at least `wanted` tokens have surely finished.
+//     groups     It lists the groups of which some token may finish before the bar, about 40 for
+//                each wanted token, and for each listed group a cut: a token with a smaller logit
+//                does not finish before the bar.
 //     tokens     It lists the tokens of these groups whose logits reach the cuts, about 60 for each
 //                wanted token.
-//     finishes   A thread for each listed token computes the token's approximate time. The few tokens
-//                that finish before the bar are ranked by counting the earlier ones. If rounding leaves
-//                the order of two tokens open, exact times decide.
+//     finishes   A thread for each listed token computes the token's approximate time. The few
+//                tokens that finish before the bar are ranked by counting the earlier ones. If
+//                rounding leaves the order of two tokens open, exact times decide.
 #pragma once
 
 #include "race_leader_block.cuh"

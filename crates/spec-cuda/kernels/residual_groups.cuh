@@ -134,7 +134,7 @@ private:
                 values[j] = to_f32(target[i].items[j]);
                 if (row.draft != nullptr) values[j] = exact::sub(values[j], to_f32(draft[i].items[j]));
             }
-            // Rare.
+            // Rare: the skipped token is in this vector.
             const u32 skipped = row.skipped - place(i);
             if (skipped < N) {
 #pragma unroll

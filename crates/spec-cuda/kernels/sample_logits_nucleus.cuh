@@ -12,8 +12,8 @@
 // logit either: the race begins again among the tokens whose logits are larger than those of all
 // four.
 //
-//     leading block   histogram | winner, kept? | first four | ........ add up | ....... decide | first four ...
-//     other blocks    histogram |        wait                | ........ add up |       wait     |
+//     leading block   histogram | winner, kept? | first four | ... add up | .. decide | first four ...
+//     other blocks    histogram |        wait                | ... add up |    wait   |
 //
 // The sums are approximate. If a sum is too near to the share to decide, the kernel selects
 // exactly.
@@ -35,8 +35,8 @@ struct Nucleus {
     // After this number of attempts, the kernel selects. Each further attempt races tokens that
     // most often have less than half of the weight of the tokens before.
     static constexpr u32 ATTEMPTS = 12;
-    // The largest relative error of a sum of weights: 8 times n * 2^-24, where n = 512 is the largest number of
-    // weights that one thread adds up.
+    // The largest relative error of a sum of weights: 8 times n * 2^-24, where n = 512 is the
+    // largest number of weights that one thread adds up.
     static constexpr float ERROR = 1.0f / 4096.0f;
 
     enum Order : u32 { DONE, SELECT, ADD, AGAIN };

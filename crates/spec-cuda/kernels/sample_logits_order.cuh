@@ -4,7 +4,8 @@
 //
 //     bound      A bound that at least `wanted` groups reach with their largest logit, so that all
 //                wanted tokens reach it.
-//     groups     The block lists the groups whose largest logit reaches the bound, and reads their logits.
+//     groups     The block lists the groups whose largest logit reaches the bound, and reads their
+//                logits.
 //     tokens     It lists the tokens that reach the bound: most often a few more than are wanted.
 //     narrow     If the list overflows, because many logits are equal, the block counts tokens by
 //                histograms until it has a cut that fewer tokens reach.

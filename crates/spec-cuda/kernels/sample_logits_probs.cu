@@ -5,14 +5,14 @@
 // A block or a cluster of blocks owns a row, and each warp reads a range of its groups of 64
 // tokens:
 //
-//     survey     Each warp reads its range once, as in sample_logits_plain.cu: the largest logit of each
-//                group and the noise of the groups go to the leading block. As many logits as there is
-//                room for stay in shared memory.
-//     largest    Each warp publishes the largest logit of its range: weights are relative to the row's
-//                largest logit.
-//     weights    Each warp adds up the exact weights of its range. Weights replace their logits in shared
-//                memory; logits that had no room are read again, and their weights stored where their
-//                probabilities belong.
+//     survey     Each warp reads its range once, as in sample_logits_plain.cu: the largest logit of
+//                each group and the noise of the groups go to the leading block. As many logits as
+//                there is room for stay in shared memory.
+//     largest    Each warp publishes the largest logit of its range: weights are relative to the
+//                row's largest logit.
+//     weights    Each warp adds up the exact weights of its range. Weights replace their logits in
+//                shared memory; logits that had no room are read again, and their weights stored
+//                where their probabilities belong.
 //     sum        Each warp publishes its sum.
 //     race       The leading block finds the token (race_leader_block.cuh). Its warps have smaller
 //                ranges, so that it does so while the other blocks still add up and write.

@@ -8,10 +8,10 @@
 // result does not depend on the order of the atomic additions:
 //
 //     round 0   a histogram with bins of equal width in value, from the row's largest entry down;
-//     then      if the bin that contains the cut has few entries, they go to the leading block, which
-//               finds the cut alone;
-//     else      histograms of the keys in that bin, each with 512 times finer bins, until a bin is a
-//               single key; if only some entries with that key are kept, their indices decide.
+//     then      if the bin that contains the cut has few entries, they go to the leading block,
+//               which finds the cut alone;
+//     else      histograms of the keys in that bin, each with 512 times finer bins, until a bin is
+//               a single key; if only some entries with that key are kept, their indices decide.
 //
 // Each block counts its entries in its own shared memory. After a barrier of the team, each block
 // adds up some of the bins of all blocks and publishes the sums.

@@ -6,19 +6,20 @@
 // one tile for one request: the length of their longest match, the number of windows with a match
 // of this length, and the places of the two most recent of these windows.
 //
-// 1. `scan` writes the notes of the tiles of the corpus. A block has 16 tiles and compares them with 64
-//    requests at a time, so that the corpus is read once. A hash table of the requests' last tokens rules
-//    out nearly all places, and eight threads compare each remaining place. Texts that are too long for
-//    `grow` are scanned here, too. Without a corpus and without such a text, `scan` is not launched.
-// 2. `grow` has a block, or a cluster of blocks, for each request, and writes the notes of the tiles of the
-//    request's own text. The notes then give the longest match, and the numbers of its windows, the most
-//    recent window first:
+// 1. `scan` writes the notes of the tiles of the corpus. A block has 16 tiles and compares them
+//    with 64 requests at a time, so that the corpus is read once. A hash table of the requests'
+//    last tokens rules out nearly all places, and eight threads compare each remaining place. Texts
+//    that are too long for `grow` are scanned here, too. Without a corpus and without such a text,
+//    `scan` is not launched.
+// 2. `grow` has a block, or a cluster of blocks, for each request, and writes the notes of the
+//    tiles of the request's own text. The notes then give the longest match, and the numbers of its
+//    windows, the most recent window first:
 //
 //        tiles, most recent first   | 3 x 1 | 5 x 2 | - | 5 x 1 | 4 x 9 |     longest 5
 //        numbers of its windows             | 0   1 |   | 2     |
 //
-//    Only a tile with more than two windows is searched again. The tree of drafts grows from the windows
-//    alone, the best node first (suffix_lookup_tree.cuh).
+//    Only a tile with more than two windows is searched again. The tree of drafts grows from the
+//    windows alone, the best node first (suffix_lookup_tree.cuh).
 //
 // Bytes: texts and corpus are read once; 2^20 tokens of 4 bytes take 0.9 us at 4.6 TB/s. A call
 // without a corpus takes as long as three dependent reads of device memory: the text with its

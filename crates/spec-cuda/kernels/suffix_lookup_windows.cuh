@@ -95,7 +95,8 @@ struct Tile {
         }
     }
 
-    // A bit for each chunk: whether predicate(token) is true, and the text continues after the token.
+    // A bit for each chunk: whether predicate(token) is true, and the text continues after the
+    // token.
     template <typename Predicate>
     INLINE u32 candidates(u32 length, Predicate predicate) const {
         u32 bits = 0;

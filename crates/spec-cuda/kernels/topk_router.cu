@@ -8,12 +8,13 @@
 // 256 f32 experts, 24 us at 3.0 TB/s. Exact arithmetic would take longer: the exact score of an
 // expert takes 40 operations, and a token has 256 experts. So there are two routes:
 //
-// * `quick` computes scores with the device's approximate exp2 and reciprocal (5 operations). It maps
-//   choices (score plus bias) to integer keys with the expert's index in the low bits, sorts the keys
-//   of each lane in registers, and takes the largest head of all lanes topk times. An error bound then
-//   shows whether exact scores could change the result of a comparison. If they could, among the picks
-//   or between groups, the exact scores of the candidates are computed and decide. If that is not
-//   enough (ties among too many experts, a number that is not finite), the token goes to:
+// * `quick` computes scores with the device's approximate exp2 and reciprocal (5 operations). It
+//   maps choices (score plus bias) to integer keys with the expert's index in the low bits, sorts
+//   the keys of each lane in registers, and takes the largest head of all lanes topk times. An
+//   error bound then shows whether exact scores could change the result of a comparison. If they
+//   could, among the picks or between groups, the exact scores of the candidates are computed and
+//   decide. If that is not enough (ties among too many experts, a number that is not finite), the
+//   token goes to:
 // * `exact_route` (topk_router_exact.cuh), which follows the exact rules bit by bit.
 //
 // DeepSeek-V3's shape has a faster route, `grouped::route` (topk_router_grouped.cuh); its kernels

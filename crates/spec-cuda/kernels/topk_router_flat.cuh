@@ -5,14 +5,15 @@
 //     experts    | 0 .. 3 | 4 .. 7 | ... | 124 .. 127 | 128 .. 131 | ...
 //     lane       |   0    |   1    |     |     31     |      0     |
 //
-// 1. Keys as on the quick route (topk_router_quick.cuh), with the expert in ten of their bits. A lane
-//    finds the largest of its own keys.
-// 2. The topk-th largest of these 32 keys is a lower bound of the picks, since topk experts have keys
-//    that are at least as large. Keys that are below this bound by more than the error of quick scores
-//    cannot be picks.
-// 3. The remaining candidates go to shared memory: on average 22 for topk 16 of 896 random logits, and
-//    more than 32 for one token of 500.
-// 4. A lane for each candidate computes its exact choice and its rank among the candidates: the picks.
+// 1. Keys as on the quick route (topk_router_quick.cuh), with the expert in ten of their bits. A
+//    lane finds the largest of its own keys.
+// 2. The topk-th largest of these 32 keys is a lower bound of the picks, since topk experts have
+//    keys that are at least as large. Keys that are below this bound by more than the error of
+//    quick scores cannot be picks.
+// 3. The remaining candidates go to shared memory: on average 22 for topk 16 of 896 random logits,
+//    and more than 32 for one token of 500.
+// 4. A lane for each candidate computes its exact choice and its rank among the candidates: the
+//    picks.
 //
 // If there are more than MAX_CANDIDATES candidates (many equal logits), or a number is not finite,
 // the token goes to `route_general`.

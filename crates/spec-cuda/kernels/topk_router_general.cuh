@@ -3,8 +3,8 @@
 //
 // 1. Softmax only: the maximum of the row, then its sum as an integer.
 // 2. A key for each expert: an integer with the order of the choices.
-// 3. Groups: some lanes find the two largest keys of a group together; the kept groups are found by a
-//    bitwise search for the smallest kept key.
+// 3. Groups: some lanes find the two largest keys of a group together; the kept groups are found by
+//    a bitwise search for the smallest kept key.
 // 4. A lane has a chunk of `chunk` neighbouring experts and knows the largest key of the chunk, its
 //    head. Each pick takes the largest head (the lowest lane among equals); then all lanes search
 //    the chunk for the expert and for the chunk's next head.

@@ -11,21 +11,22 @@
 //
 // 1. Each lane computes keys as on the quick route, stores them in shared memory, and finds its two
 //    largest keys of each group.
-// 2. Lanes exchange these pairs. Each exchange halves the number of groups that a lane handles, until
-//    a lane has the two largest keys of one group; then the groups are ranked.
+// 2. Lanes exchange these pairs. Each exchange halves the number of groups that a lane handles,
+//    until a lane has the two largest keys of one group; then the groups are ranked.
 // 3. A lane reads its experts of the kept groups from shared memory and sorts them: its 8 largest.
-// 4. Two lists of 8 in descending order, a and b, are merged: the 8 numbers max(a[i], b[7 - i]) are the
-//    largest of both lists, as a bitonic sequence. Lane pairs, then quads, then octets divide this
-//    work and the list, with 4, then 2, then 1 keys a lane, and sort it again (Batcher's bitonic
-//    merge).
+// 4. Two lists of 8 in descending order, a and b, are merged: the 8 numbers max(a[i], b[7 - i]) are
+//    the largest of both lists, as a bitonic sequence. Lane pairs, then quads, then octets divide
+//    this work and the list, with 4, then 2, then 1 keys a lane, and sort it again (Batcher's
+//    bitonic merge).
 //
 // In the end a lane has one pick, and every dropped key has been compared with a kept key: an error
 // bound as on the quick route shows whether exact scores could change the result. If they could,
 // exact scores decide:
 //
-// * `rank_exactly` ranks the groups, using the two experts of each group with the largest quick keys.
-// * `order_exactly` orders the picks and the one expert next to them, in registers. One token of a few
-//   hundred needs it, so most launches contain such a token.
+// * `rank_exactly` ranks the groups, using the two experts of each group with the largest quick
+//   keys.
+// * `order_exactly` orders the picks and the one expert next to them, in registers. One token of a
+//   few hundred needs it, so most launches contain such a token.
 // * `pick_exactly` does the same with up to 16 or 32 candidates, in shared memory.
 //
 // All other tokens (more ties, a number that is not finite) go to the exact route. Meanwhile the

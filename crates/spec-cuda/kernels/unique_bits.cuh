@@ -4,11 +4,12 @@
 // parts of the range. Then one block for each part has a bit in shared memory for each position of
 // the part. The set bits are the distinct keys, in order.
 //
-//   spread         writes the positions of each tile to their parts. The block first groups the positions
-//                  of a part in shared memory, so that they are written as a run, as `partition` does
-//                  with keys. The next tile is loaded at the same time
-//   map_parts      one block for each part, in ascending order: sets bits, counts them, finds by look-back
-//                  the number of set bits in earlier parts, and writes a key for each set bit
+//   spread         writes the positions of each tile to their parts. The block first groups the
+//                  positions of a part in shared memory, so that they are written as a run, as
+//                  `partition` does with keys. The next tile is loaded at the same time
+//   map_parts      one block for each part, in ascending order: sets bits, counts them, finds by
+//                  look-back the number of set bits in earlier parts, and writes a key for each set
+//                  bit
 //
 // The survey has checked that no key is outside of the range, that the bits of each part fit shared
 // memory, and that no part has far more keys than the others.

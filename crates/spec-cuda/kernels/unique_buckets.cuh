@@ -5,21 +5,21 @@
 // atomic addition reserves room for all its keys of a digit ("hybrid radix sort": Stehle and
 // Jacobsen, 2017).
 //
-//   check          one block tests a sample: which range the buckets should divide, and whether some part
-//                  of this range is crowded. At the same time all other blocks read keys while these
-//                  ascend. If all keys ascend, these blocks have counted the distinct keys, and
-//                  unique_passes.cuh does the rest
-//   survey         reads the keys once and counts the keys of each bucket. Keys outside of the range go to
-//                  the first or the last bucket. The block that finishes last decides the route, which
-//                  the following kernels read on the device
-//   partition      writes the keys of each tile to their digits. The block first groups the keys of a digit
-//                  in shared memory, so that they are written as a run
+//   check          one block tests a sample: which range the buckets should divide, and whether
+//                  some part of this range is crowded. At the same time all other blocks read keys
+//                  while these ascend. If all keys ascend, these blocks have counted the distinct
+//                  keys, and unique_passes.cuh does the rest
+//   survey         reads the keys once and counts the keys of each bucket. Keys outside of the
+//                  range go to the first or the last bucket. The block that finishes last decides
+//                  the route, which the following kernels read on the device
+//   partition      writes the keys of each tile to their digits. The block first groups the keys of
+//                  a digit in shared memory, so that they are written as a run
 //   partition_wide the same for more digits, in a larger tile
-//   sort_buckets   one block for each bucket, in ascending order: distributes keys over bins by position,
-//                  sorts the few keys of each bin, drops equal keys, finds by look-back the number of
-//                  distinct keys in earlier buckets, and writes. `unique` is both source and target: a
-//                  block writes only to places that this block and earlier blocks have read, and look-back
-//                  shows that those blocks have read their keys
+//   sort_buckets   one block for each bucket, in ascending order: distributes keys over bins by
+//                  position, sorts the few keys of each bin, drops equal keys, finds by look-back
+//                  the number of distinct keys in earlier buckets, and writes. `unique` is both
+//                  source and target: a block writes only to places that this block and earlier
+//                  blocks have read, and look-back shows that those blocks have read their keys
 //
 // If a bucket does not fit shared memory, because keys crowd a part of the range, all keys are
 // sorted by digits instead (unique_passes.cuh). But if the crowd consists mostly of equal keys, and

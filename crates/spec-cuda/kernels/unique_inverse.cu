@@ -7,16 +7,17 @@
 // bucket. So a segment adapts to the density of the keys, and no search is longer than a segment,
 // whatever the keys are.
 //
-//   unique_index     a thread has RUN neighbouring distinct keys. It writes the table's entries from the
-//                    bucket of the previous key to the bucket of its own key. An entry is a u16; if a
-//                    segment has more than 2^15 keys, entries omit the lowest bits. It also writes the mark
-//                    of each distinct key: its place within its bucket, in units of 2^-8 of the bucket
-//   unique_inverse   a thread has some keys, and a block takes many tiles in turn. Shared memory has the
-//                    splitters, and a table of the same kind over them. A thread reads two entries of each
-//                    table for a key, and then the marks of the few distinct keys of the key's bucket. Each
-//                    key is among the distinct keys, so if only one has the key's mark, that one is the key.
-//                    If several have the mark, or the bucket has more than MARKS keys, the distinct keys
-//                    are read and searched
+//   unique_index     a thread has RUN neighbouring distinct keys. It writes the table's entries
+//                    from the bucket of the previous key to the bucket of its own key. An entry is
+//                    a u16; if a segment has more than 2^15 keys, entries omit the lowest bits. It
+//                    also writes the mark of each distinct key: its place within its bucket, in
+//                    units of 2^-8 of the bucket
+//   unique_inverse   a thread has some keys, and a block takes many tiles in turn. Shared memory
+//                    has the splitters, and a table of the same kind over them. A thread reads two
+//                    entries of each table for a key, and then the marks of the few distinct keys
+//                    of the key's bucket. Each key is among the distinct keys, so if only one has
+//                    the key's mark, that one is the key. If several have the mark, or the bucket
+//                    has more than MARKS keys, the distinct keys are read and searched
 //
 // Bytes for each key of 8 bytes, of 2^24 random keys: 11 to make the table of 16 MB and the marks
 // of 16 MB, which stay in L2; 8 to read the key, 8 or 4 to write the index. For one key in a

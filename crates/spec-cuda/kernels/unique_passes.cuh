@@ -2,16 +2,17 @@
 // the keys once for each digit ("Onesweep": Adinets and Merrill, 2022). One more pass drops equal
 // keys:
 //
-//   unique_by_digits   one launch for all digits. Its blocks read the keys once and count all digits of 8
-//                      bits. The block that finishes last computes offsets from the counts, and lists the
-//                      digits in which keys differ at all. Then, for each of these digits, in portions of
-//                      2^16 tiles, a block takes the next tile, ranks its keys in shared memory, finds by
-//                      look-back the number of keys of each digit in earlier tiles, and writes runs of keys
-//                      with equal digits
-//   unique_compact     keeps the first of equal keys, with the same look-back for a single sum. Keys that
-//                      already ascend need only this kernel, without look-back, because `unique_check` has
-//                      counted the distinct keys
-//   unique_firsts,     if counts are wanted: `unique_compact` has stored the position of each distinct key,
+//   unique_by_digits   one launch for all digits. Its blocks read the keys once and count all
+//                      digits of 8 bits. The block that finishes last computes offsets from the
+//                      counts, and lists the digits in which keys differ at all. Then, for each of
+//                      these digits, in portions of 2^16 tiles, a block takes the next tile, ranks
+//                      its keys in shared memory, finds by look-back the number of keys of each
+//                      digit in earlier tiles, and writes runs of keys with equal digits
+//   unique_compact     keeps the first of equal keys, with the same look-back for a single sum.
+//                      Keys that already ascend need only this kernel, without look-back, because
+//                      `unique_check` has counted the distinct keys
+//   unique_firsts,     if counts are wanted: `unique_compact` has stored the position of each
+//                      distinct key,
 //   unique_counts      and the differences of these positions are the counts
 //
 // Passes alternate between the workspace and `unique`, such that the last pass writes to the
