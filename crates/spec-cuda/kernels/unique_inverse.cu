@@ -183,14 +183,11 @@ struct Shared {
     u16 below[SPLITTERS + 1];   // splitters below each bucket of the whole range, and all of them
 };
 
-template <typename K, typename I>
-INLINE void find_keys(const Params& p) {
-    __shared__ Shared<K> shared;
-    const Segmentation segmentation = segmentation_of(p);
-    const K* unique = static_cast<const K*>(p.unique);
-    const K flip = static_cast<K>(p.flip);
-    const K first = unique[0] ^ flip;
-    const K last = unique[segmentation.count - 1] ^ flip;
+// Loads the splitters, and computes the number of splitters below each bucket of the whole range
+// first ..= last. Ends with a barrier.
+template <typename K>
+INLINE void load_splitters(Shared<K>& shared, const Segmentation& segmentation, const K* unique,
+                           K flip, K first, K last) {
     for (u32 i = threadIdx.x; i < segmentation.segments; i += THREADS) {
         shared.splitters[i] = unique[static_cast<u64>(i) << segmentation.shift] ^ flip;
     }
@@ -213,10 +210,64 @@ INLINE void find_keys(const Params& p) {
         fill(shared.below, to, end, segmentation.segments);
     }
     __syncthreads();
+}
+
+// The segment of a key: that of the last splitter that is not above the key; 0 if there is none.
+template <typename K>
+INLINE u32 segment_of(const Shared<K>& shared, const Segmentation& segmentation, K key, K first,
+                      K last) {
+    const u32 bucket = place_of(key, first, last, SPLITTER_BITS).bucket;
+    u32 low = min(static_cast<u32>(shared.below[bucket]), segmentation.segments);
+    u32 high = min(static_cast<u32>(shared.below[bucket + 1]), segmentation.segments);
+    while (low < high) {
+        const u32 middle = (low + high) / 2;
+        const bool right = shared.splitters[middle] <= key;
+        low = right ? middle + 1 : low;
+        high = right ? high : middle;
+    }
+    return low == 0 ? 0 : low - 1;
+}
+
+// Finds the mark of each key, and the distinct keys low .. high of the key's segment among which the
+// key is, by the table.
+template <typename K>
+INLINE void find_buckets(const Params& p, const Shared<K>& shared, const Segmentation& segmentation,
+                         const K (&key)[ITEMS], const u32 (&segment)[ITEMS], u32 (&low)[ITEMS],
+                         u32 (&high)[ITEMS], u32 (&mark)[ITEMS]) {
+    const u32 buckets = 1u << segmentation.bits;
+#pragma unroll
+    for (u32 i = 0; i < ITEMS; i++) {
+        const u32 length = length_of(segmentation, segment[i]);
+        low[i] = 0;
+        high[i] = length;
+        mark[i] = 0;
+        if (segmentation.bits == 0) continue;
+        const K start = shared.splitters[segment[i]];
+        const K stop = shared.splitters[segment[i] + 1] - 1;
+        const Place place = place_of(key[i], start, stop, segmentation.bits);
+        const u32 bucket = place.bucket;
+        const u16* entry = p.table + (segment[i] << segmentation.bits) + bucket;
+        mark[i] = place.mark;
+        const u32 rest = (1u << segmentation.coarse) - 1; // what an entry may leave out
+        low[i] = min(static_cast<u32>(entry[0]) << segmentation.coarse, length - 1);
+        if (bucket + 1 < buckets) {
+            high[i] = min((static_cast<u32>(entry[1]) << segmentation.coarse) + rest, length);
+        }
+    }
+}
+
+template <typename K, typename I>
+INLINE void find_keys(const Params& p) {
+    __shared__ Shared<K> shared;
+    const Segmentation segmentation = segmentation_of(p);
+    const K* unique = static_cast<const K*>(p.unique);
+    const K flip = static_cast<K>(p.flip);
+    const K first = unique[0] ^ flip;
+    const K last = unique[segmentation.count - 1] ^ flip;
+    load_splitters(shared, segmentation, unique, flip, first, last);
 
     const K* keys = static_cast<const K*>(p.keys);
     I* to = static_cast<I*>(p.inverse);
-    const u32 buckets = 1u << segmentation.bits;
     const u64 step = static_cast<u64>(gridDim.x) * TILE;
     for (u64 base = static_cast<u64>(blockIdx.x) * TILE; base < p.n; base += step) {
         const u64 at = base + threadIdx.x;
@@ -229,39 +280,12 @@ INLINE void find_keys(const Params& p) {
         u32 segment[ITEMS];
 #pragma unroll
         for (u32 i = 0; i < ITEMS; i++) {
-            const u32 bucket = place_of(key[i], first, last, SPLITTER_BITS).bucket;
-            u32 low = min(static_cast<u32>(shared.below[bucket]), segmentation.segments);
-            u32 high = min(static_cast<u32>(shared.below[bucket + 1]), segmentation.segments);
-            while (low < high) {
-                const u32 middle = (low + high) / 2;
-                const bool right = shared.splitters[middle] <= key[i];
-                low = right ? middle + 1 : low;
-                high = right ? high : middle;
-            }
-            segment[i] = low == 0 ? 0 : low - 1;
+            segment[i] = segment_of(shared, segmentation, key[i], first, last);
         }
         u32 low[ITEMS];
         u32 high[ITEMS];
         u32 mark[ITEMS];
-#pragma unroll
-        for (u32 i = 0; i < ITEMS; i++) {
-            const u32 length = length_of(segmentation, segment[i]);
-            low[i] = 0;
-            high[i] = length;
-            mark[i] = 0;
-            if (segmentation.bits == 0) continue;
-            const K start = shared.splitters[segment[i]];
-            const K stop = shared.splitters[segment[i] + 1] - 1;
-            const Place place = place_of(key[i], start, stop, segmentation.bits);
-            const u32 bucket = place.bucket;
-            const u16* entry = p.table + (segment[i] << segmentation.bits) + bucket;
-            mark[i] = place.mark;
-            const u32 rest = (1u << segmentation.coarse) - 1; // what an entry may leave out
-            low[i] = min(static_cast<u32>(entry[0]) << segmentation.coarse, length - 1);
-            if (bucket + 1 < buckets) {
-                high[i] = min((static_cast<u32>(entry[1]) << segmentation.coarse) + rest, length);
-            }
-        }
+        find_buckets(p, shared, segmentation, key, segment, low, high, mark);
         // Entries that omit bits include keys of other buckets, whose marks do not ascend.
         if (segmentation.bits != 0 && segmentation.coarse == 0) {
             u64 words[ITEMS][2];
