@@ -1,8 +1,8 @@
-// CUB's block and warp primitives, as the write-ups use them, beside the argument
+// CUB's block and warp primitives, which the published designs use, together with the argument
 // types and the exact arithmetic of the operators' own kernels.
 #pragma once
 
-// CUB's own headers still use what it deprecates.
+// CUB's own headers use declarations that CUB has deprecated.
 #define CCCL_IGNORE_DEPRECATED_API
 
 #include <cub/block/block_radix_sort.cuh>

@@ -1,5 +1,5 @@
-// Two designs of deduplicate_topk: where its write-up starts and where it ends.
-// Both give a block a request, whose rows are packed: n values in a line.
+// Two published designs of deduplicate_topk: the first version of the article, and the last one.
+// Both have a block for each request, whose n values are contiguous, and read and write 4 n bytes.
 #include "blocks.cuh"
 
 struct Params {
@@ -7,17 +7,16 @@ struct Params {
     Rows<i32> unique;
     i32* counts;
     u32 n;
-    // Whether rows of both start at multiples of 16 bytes and end there.
+    // 1 if the rows of `indices` and `unique` begin and end at multiples of 16 bytes.
     u32 aligned;
 };
 static_assert(sizeof(Params) == 40);
 
 // ---- a hash table in shared memory ----------------------------------------------
 //
-// A slot a value, linear probing, atomicCAS to claim a slot and atomicAdd for a place
-// in the list of what is new. Which value gets which place is up to the threads, so
-// the list is put in order at the end, which the write-up leaves out: a bitonic sort,
-// some microseconds of the hundreds.
+// A slot for each value, with linear probing: atomicCAS claims a slot, and atomicAdd gives a new
+// value its place in the list. The places depend on the order of threads, so the list is sorted in
+// the end, which the article omits: a bitonic sort, a few microseconds of some hundreds.
 
 constexpr u32 HASH_THREADS = 1024;
 
@@ -43,7 +42,7 @@ INLINE void hash(const Params& p) {
     __shared__ u32 unique_count;
     const u32 n = p.n;
     i32* seen = shared;
-    // A power of two long.
+    // The length of the list is a power of two.
     i32* list = shared + n;
     for (u32 i = threadIdx.x; i < n; i += HASH_THREADS) seen[i] = -1;
     if (threadIdx.x == 0) unique_count = 0;
@@ -76,10 +75,9 @@ SPEC_KERNEL(deduplicate_topk_hash, hash, Params, HASH_THREADS)
 
 // ---- radix sort, bitmask, popcount ------------------------------------------------
 //
-// load 16 bytes at a time -> BlockRadixSort -> a bit a value that differs from the one
-// before -> BlockScan over popcounts -> staged in the memory that the sort used ->
-// store 16 bytes at a time. As unsigned numbers negative values sort last, where no
-// bit is set for them.
+// load 16 bytes at a time -> BlockRadixSort -> a bit for each value that differs from the previous
+// value -> BlockScan over popcounts -> stage in the memory of the sort -> store 16 bytes at a time.
+// As unsigned numbers, negative values sort last, and no bit is set for them.
 
 template <u32 THREADS, u32 ITEMS>
 INLINE void sorted(const Params& p) {

@@ -1,15 +1,17 @@
-// Two designs of ngram_match and hybrid_mtp_ngram, as their write-up has them.
+// Two published designs of ngram_match and hybrid_mtp_ngram.
 //
-// one thread     the original loop, by one thread of the device for the whole batch
-// two phases     search: a block a request. For each pattern length, in each haystack,
-//                the threads compare a window each; the leftmost wins by atomicMin64.
-//                What was found lies in scratch.
-//                gather: one block, a thread a request. BlockScan over what requests
-//                use and want gives each its share of the budget.
+// one thread     the original loop, by one device thread for the whole batch
+// two phases     search: a block for each request. For each pattern length and each haystack, the
+//                threads compare a window each; the leftmost match wins by a 64-bit atomic minimum.
+//                The tokens found are stored in scratch memory. gather: one block, with a thread
+//                for each request. BlockScan over the tokens that requests use and want gives each
+//                request its part of the budget.
 //
-// The write-up's gather shares the budget out approximately; here the two prefix sums
-// are those of crates/spec-core/src/ngram.rs, which equal the loop. Its search ends at
-// a window with nothing after it; the contract looks on.
+// The published gather divides the budget approximately; here the two prefix sums are those of
+// crates/spec-core/src/ngram.rs, which equal the loop. The published search ends at a window with
+// nothing after it; the contract continues.
+//
+// Bytes: each token up to the first match, once for each pattern length.
 #include "blocks.cuh"
 
 struct Params {
@@ -28,7 +30,7 @@ struct Params {
     const i32* encoder;
     const i32* decoder;
     u32* flags;
-    // What requests want: tokens, a row of `draft_cols` each, and how many.
+    // The tokens that requests want, in rows of `draft_cols`, and their numbers.
     void* found;
     i32* wanted;
     u64 input_cols;
@@ -46,11 +48,13 @@ static_assert(sizeof(Params) == 216);
 // ---- requests -------------------------------------------------------------------
 
 struct Request {
-    // seq_lens_this_time without drafts, where it is written, and what it counts.
+    // `seq_lens_this_time` without drafts, whether it is written, and the tokens that the budget
+    // counts for it.
     bool writes;
     i32 base;
     i64 used;
-    // Whether it may draft, at most how many, and from which slot.
+    // Whether the request may draft, the largest number of drafts, and the column of the first
+    // draft.
     bool drafts;
     i64 limit;
     i64 slot;
@@ -60,8 +64,8 @@ struct Request {
     u32 bits;
 };
 
-INLINE i64 cut(i64 value, i64 most, u32& bits) {
-    const i64 fits = max(min(value, most), 0ll);
+INLINE i64 cut(i64 value, i64 max, u32& bits) {
+    const i64 fits = ::max(min(value, max), 0ll);
     if (fits != value) bits |= BAD_LENGTHS;
     return fits;
 }
@@ -97,16 +101,16 @@ INLINE Request read_request(const Params& p, u32 b) {
     r.prompt = cut(p.prompt_lens[b], static_cast<i64>(p.input_cols), r.bits);
     r.start = p.starts.data == nullptr ? 0 : cut(p.starts[b], cols, r.bits);
     r.step = cut(p.steps[b], max(cols - r.start - 1, 0ll), r.bits);
-    // Saturating: the length may be any number.
-    constexpr i64 LEAST = static_cast<i64>(1ull << 63);
+    // Saturates, because the length may be any number.
+    constexpr i64 MIN_I64 = static_cast<i64>(1ull << 63);
     const i64 longest = p.max_dec[b];
-    r.limit = min(r.limit, longest < LEAST + r.step + 1 ? LEAST : longest - r.step - 1);
+    r.limit = min(r.limit, longest < MIN_I64 + r.step + 1 ? MIN_I64 : longest - r.step - 1);
     r.drafts = !p.hybrid || r.limit > 0;
     r.writes = r.drafts;
     return r;
 }
 
-// What of `candidates` tokens a request wants.
+// The number of tokens that a request wants, of `candidates` tokens.
 INLINE i64 want(const Params& p, Request& r, i64 candidates) {
     const i64 count = max(min(r.limit, candidates), 0ll);
     const i64 room = max(static_cast<i64>(p.draft_cols) - r.slot, 0ll);
@@ -118,14 +122,14 @@ INLINE bool active(const Params& p, u32 b) {
     return p.decoder[b] > 0 || (!p.hybrid && p.encoder[b] > 0);
 }
 
-// A line of tokens that is searched.
+// An array of tokens that is searched.
 template <typename T>
 struct Haystack {
     const T* tokens;
     i64 len;
 };
 
-// The prompt (0) or what was generated (1).
+// The prompt (0) or the generated tokens (1).
 template <typename T>
 INLINE Haystack<T> haystack(const Params& p, const Request& r, u32 b, u32 which) {
     if (which == 0) return {static_cast<const T*>(p.input_ids) + b * p.input_stride, r.prompt};
@@ -139,7 +143,7 @@ INLINE const T* pattern_of(const Params& p, const Request& r, u32 b, i64 n) {
 
 // ---- one thread -----------------------------------------------------------------
 
-// The tokens after the first window that matches; no length where there is none.
+// The tokens after the first window that matches; length 0 if none matches.
 template <typename T>
 INLINE Haystack<T> search_alone(const Params& p, const Request& r, u32 b) {
     for (i64 n = p.max_ngram; n >= p.min_ngram; n--) {
@@ -193,7 +197,7 @@ SPEC_KERNEL(ngram_one_thread_i32, one_thread<i32>, Params, 1)
 constexpr u32 THREADS = 1024;
 constexpr i64 NOWHERE = 0x7FFFFFFFFFFFFFFFll;
 
-// The smaller of two positions, by compare and swap.
+// An atomic minimum of two positions, by compare and swap.
 INLINE void atomic_min_64(i64* address, i64 value) {
     u64* word = reinterpret_cast<u64*>(address);
     u64 old = *word;
@@ -204,8 +208,8 @@ INLINE void atomic_min_64(i64* address, i64 value) {
     }
 }
 
-// The leftmost window, by all threads of the block. A pattern of N tokens is kept in
-// registers; N = 0 is any length, read from memory each time.
+// The leftmost matching window, by all threads of the block. A pattern of N tokens is kept in
+// registers; N = 0 means any length, read from memory each time.
 template <typename T, u32 N>
 INLINE i64 leftmost(const Haystack<T>& hay, const T* pattern, i64 n) {
     __shared__ i64 best;
@@ -292,7 +296,8 @@ INLINE void gather(const Params& p) {
         wanted = p.wanted[b];
     }
     const i64 all = __syncthreads_count(present && active(p, b));
-    // Used up to and including this request, less those that are done with.
+    // The tokens used up to and including this request, minus the reserved tokens that are
+    // released.
     i64 committed;
     Scan(storage[0]).InclusiveSum(r.used - (r.drafts ? 1 : 0), committed);
     committed += all;

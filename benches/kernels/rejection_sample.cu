@@ -1,15 +1,17 @@
-// Two designs of rejection_sample with argmax recovery, as its write-up has them: a
-// thread a request, which looks through the vocabulary alone, and a block a request,
-// which reduces it by warp shuffles.
+// Two published designs of rejection_sample with argmax recovery: one thread for each request,
+// which searches the vocabulary alone, and one block for each request, which reduces the vocabulary
+// by warp shuffles.
 //
-// Both walk the drafts in order and leave at the first rejection. What the write-up
-// leaves open is the contract's: the lowest index among equals, entries that are not
-// finite, bad offsets and tokens, flags.
+// Both check the drafts in order and stop at the first rejection. What the article leaves open
+// follows the contract: the lowest index among equal entries, entries that are not finite, bad
+// offsets and tokens, flags.
+//
+// Bytes: the target and draft rows of each request's rejected token.
 #include "common.cuh"
 
 struct Params {
     Rows<const float> target;
-    // No data where the draft is deterministic.
+    // Null data if the draft is deterministic.
     Rows<const float> draft;
     Integers draft_ids;
     Integers bonus_ids;
@@ -29,18 +31,18 @@ struct Params {
 };
 static_assert(sizeof(Params) == 168);
 
-// ---- the walk -------------------------------------------------------------------
+// ---- accepting drafts ------------------------------------------------------------
 
 struct Walk {
     u32 accepted;
     bool rejected;
-    // The rejected token's row and its draft token.
+    // The row of the rejected token, and the draft token.
     u64 row;
     i64 id;
     u32 bits;
 };
 
-// Walks a request's drafts; whoever `writes` writes those accepted.
+// Checks a request's drafts in order; writes the accepted drafts if `writes`.
 INLINE Walk walk(const Params& p, u32 request, bool writes) {
     Walk w = {};
     const i64 start = p.offsets[request];
@@ -77,7 +79,7 @@ INLINE Walk walk(const Params& p, u32 request, bool writes) {
     return w;
 }
 
-// Ends a request's row with its last token.
+// Writes the request's last token and its counts.
 INLINE void finish(const Params& p, u32 request, const Walk& w, u32 recovered) {
     i32* row = p.output[request];
     u32 bits = w.bits;
@@ -102,15 +104,15 @@ INLINE void finish(const Params& p, u32 request, const Walk& w, u32 recovered) {
 struct Best {
     float value;
     u32 index;
-    bool odd;
+    bool nonfinite;
 
-    // Later entries win only if larger.
+    // A later entry wins only if it is larger.
     INLINE void see(float value_, u32 index_) {
         if (value_ > value && value_ <= LARGEST) {
             value = value_;
             index = index_;
         }
-        odd |= !exact::finite(value_);
+        nonfinite |= !exact::finite(value_);
     }
 
     INLINE void merge(float value_, u32 index_) {
@@ -121,7 +123,7 @@ struct Best {
     }
 };
 
-// The largest positive residual among the entries from `first` in steps.
+// The largest positive residual among every `step`-th entry from `first` on.
 INLINE Best best_residual(const Params& p, const Walk& w, u32 first, u32 step) {
     Best best = {0.0f, NONE, false};
     const float* __restrict__ target = p.target[w.row];
@@ -138,7 +140,7 @@ INLINE Best best_residual(const Params& p, const Walk& w, u32 first, u32 step) {
     return best;
 }
 
-// The largest finite target probability.
+// The largest finite target probability among the same entries.
 INLINE Best best_target(const Params& p, const Walk& w, u32 first, u32 step) {
     Best best = {__uint_as_float(0xFF800000u), NONE, false};
     const float* __restrict__ target = p.target[w.row];
@@ -146,7 +148,7 @@ INLINE Best best_target(const Params& p, const Walk& w, u32 first, u32 step) {
     return best;
 }
 
-// ---- a thread a request -----------------------------------------------------------
+// ---- a thread for each request ---------------------------------------------------
 
 constexpr u32 THREAD_THREADS = 32;
 
@@ -157,24 +159,24 @@ INLINE void by_thread(const Params& p) {
     u32 recovered = 0;
     if (w.rejected) {
         Best best = best_residual(p, w, 0, 1);
-        bool odd = best.odd;
+        bool nonfinite = best.nonfinite;
         if (best.index == NONE) {
             best = best_target(p, w, 0, 1);
-            odd |= best.odd;
+            nonfinite |= best.nonfinite;
         }
-        if (odd) w.bits |= NON_FINITE;
+        if (nonfinite) w.bits |= NON_FINITE;
         recovered = best.index == NONE ? 0 : best.index;
     }
     finish(p, request, w, recovered);
 }
 SPEC_KERNEL(rejection_sample_thread, by_thread, Params, THREAD_THREADS)
 
-// ---- a block a request ------------------------------------------------------------
+// ---- a block for each request ----------------------------------------------------
 
 constexpr u32 BLOCK_THREADS = 1024;
 constexpr u32 WARPS = BLOCK_THREADS / WARP;
 
-// The best of a warp, in lane 0.
+// The best entry of a warp, in lane 0.
 INLINE Best warp_best(Best best) {
 #pragma unroll
     for (u32 offset = WARP / 2; offset > 0; offset /= 2) {
@@ -185,13 +187,14 @@ INLINE Best warp_best(Best best) {
     return best;
 }
 
-// The best of the block, in every thread, and whether any saw what is odd.
+// The best entry of the block, in every thread; `nonfinite` says whether any thread read an entry
+// that is not finite.
 INLINE Best block_best(Best best) {
     __shared__ float values[WARPS];
     __shared__ u32 indices[WARPS];
     const u32 warp = threadIdx.x / WARP;
     const u32 lane = threadIdx.x % WARP;
-    const bool odd = __syncthreads_or(best.odd);
+    const bool nonfinite = __syncthreads_or(best.nonfinite);
     best = warp_best(best);
     if (lane == 0) {
         values[warp] = best.value;
@@ -206,7 +209,7 @@ INLINE Best block_best(Best best) {
     }
     __syncthreads();
     best.index = indices[0];
-    best.odd = odd;
+    best.nonfinite = nonfinite;
     return best;
 }
 
@@ -216,12 +219,12 @@ INLINE void by_block(const Params& p) {
     u32 recovered = 0;
     if (w.rejected) {
         Best best = block_best(best_residual(p, w, threadIdx.x, BLOCK_THREADS));
-        bool odd = best.odd;
+        bool nonfinite = best.nonfinite;
         if (best.index == NONE) {
             best = block_best(best_target(p, w, threadIdx.x, BLOCK_THREADS));
-            odd |= best.odd;
+            nonfinite |= best.nonfinite;
         }
-        if (odd) w.bits |= NON_FINITE;
+        if (nonfinite) w.bits |= NON_FINITE;
         recovered = best.index == NONE ? 0 : best.index;
     }
     if (threadIdx.x == 0) finish(p, request, w, recovered);

@@ -1,17 +1,20 @@
-// The design of InfiniOp's topkrouter: a block a token, a thread an expert, for 256
+// The design of InfiniOp's topkrouter: a block for each token and a thread for each expert, for 256
 // experts in 8 groups of which 4 are kept.
 //
-//   1  sigmoid and bias                            a thread an expert
-//   2  WarpMergeSort of each group, descending     a warp a group
-//   3  the two largest added; WarpMergeSort of     the first warp
-//      the 8 sums; the first 4 are kept
-//   4  experts of the others become 0;             the block
+//   1  sigmoid and bias                            a thread for each expert
+//   2  WarpMergeSort of each group, descending     a warp for each group
+//   3  the sum of the two largest of each group;   the first warp
+//      WarpMergeSort of the 8 sums; the first
+//      4 groups are kept
+//   4  experts of the other groups become 0;       the block
 //      BlockRadixSort of all 256, descending
-//   5  weights over their sum                      the first warp
+//   5  weights divided by their sum                the first warp
 //
-// Where the write-up takes __expf, the score is the contract's exact sigmoid, and keys
-// are integers that order as the contract orders floats: so indices agree to the bit.
-// Both sorts are stable, which sends equals to the lower index.
+// Where the published design uses __expf, this kernel uses the contract's exact sigmoid, and its
+// sort keys are integers with the contract's order of floats, so indices agree to the bit. Both
+// sorts are stable, so the lower index comes first among equal keys.
+//
+// Bytes: each logit read once, topk weights and indices written.
 #include "blocks.cuh"
 
 template <typename T>
@@ -89,7 +92,7 @@ INLINE void route(const Params<T>& p) {
 #pragma unroll
         for (u32 step = WARP / 2; step > 0; step /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, step);
         if (lane < p.topk) {
-            // The scale first: dividing it by a tiny sum could overflow.
+            // Multiplies by the scale first: the scale divided by a tiny sum could overflow.
             p.weights[token][lane] = p.scale * chosen / (sum + 1e-20f);
             p.indices[token][lane] = static_cast<i32>(index[0]);
         }

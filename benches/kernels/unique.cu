@@ -1,20 +1,19 @@
-// The design of the write-up on distinct features: bitonic sort in tiles, mark, scan,
-// write.
+// A published design for distinct keys: bitonic sort in tiles, mark, scan, write.
 //
-// Sort. Every comparison puts the smaller key first, so keys beyond the end count as
-// larger than any and are never touched: any length works without padding in memory.
+// Sort. Every comparison puts the smaller key first, so keys beyond the end count as larger than
+// any key and are never accessed: any length works without padding in memory.
 //
 //     merging two sorted halves of a run     first   i with its mirror image
 //                                            then    i with i + stride, stride halved
 //
-// Runs and strides within a tile are sorted in shared memory; longer ones pass over all
-// keys, a step a launch.
+// Runs and strides within a tile are sorted in shared memory; longer ones pass over all keys, one
+// step in each launch, with a thread for each pair.
 //
-// Unique. A mark where a key differs from the one before; an inclusive Brent-Kung scan
-// of the marks, a section a block, whose sums are scanned in turn; each marked key goes
-// to its place.
+// Unique. A mark for each key that differs from the previous key; an inclusive Brent-Kung scan of
+// the marks, a section for each block, whose sums are scanned in the same way; each marked key is
+// written to its place.
 //
-// Bytes: at 2^k tiles, k * (k + 1) / 2 passes over all keys, each read and written.
+// Bytes: at 2^k tiles, k * (k + 1) / 2 passes over all keys, each with a read and a write.
 #include "common.cuh"
 
 struct Params {
@@ -22,11 +21,11 @@ struct Params {
     u64* sorted;
     u64* unique;
     u64* count;
-    // Marks, then the sums of their sections, and so on.
+    // The marks, later the sums of their sections, and so on.
     u32* level;
     u32* sums;
     u64 n;
-    // Keys of a run that is merged, or words of a level.
+    // The number of keys of a run that is merged, or of words of a level.
     u64 size;
     u64 stride;
 };
@@ -47,13 +46,13 @@ INLINE void put_in_order(u64* keys, u64 low, u64 high) {
 
 // ---- sort -----------------------------------------------------------------------
 
-// The smaller index of pair `i` of those `stride` apart.
+// The smaller index of pair `i` among the pairs whose indices differ by `stride`.
 template <typename I>
 INLINE I lower(I i, I stride) {
     return 2 * i - (i & (stride - 1));
 }
 
-// Strides from `stride` down, in a tile.
+// The steps with strides from `stride` down to 1, in a tile.
 INLINE void halve(u64* tile, u32 stride) {
     for (; stride > 0; stride /= 2) {
         for (u32 i = threadIdx.x; i < TILE / 2; i += THREADS) {
@@ -106,7 +105,7 @@ INLINE void mirror(const Params& p) {
 }
 SPEC_KERNEL(unique_mirror, mirror, Params, THREADS)
 
-// A later step.
+// A later step of merging.
 INLINE void step(const Params& p) {
     const u64 i = static_cast<u64>(blockIdx.x) * THREADS + threadIdx.x;
     const u64 low = lower(i, p.stride);
@@ -114,7 +113,7 @@ INLINE void step(const Params& p) {
 }
 SPEC_KERNEL(unique_step, step, Params, THREADS)
 
-// The last steps, within tiles.
+// The last steps of merging, within tiles.
 INLINE void finish_tile(const Params& p) {
     __shared__ u64 tile[TILE];
     load_tile(tile, p.sorted, p.n);
@@ -131,7 +130,7 @@ INLINE void mark(const Params& p) {
 }
 SPEC_KERNEL(unique_mark, mark, Params, THREADS)
 
-// Scans sections of a level in place: up a tree of sums, down again.
+// Scans the sections of a level in place: up a tree of sums, and down again.
 INLINE void scan(const Params& p) {
     __shared__ u32 words[SECTION];
     const u64 start = static_cast<u64>(blockIdx.x) * SECTION;
@@ -156,7 +155,7 @@ INLINE void scan(const Params& p) {
 }
 SPEC_KERNEL(unique_scan, scan, Params, THREADS)
 
-// Adds to each section what lies before it.
+// Adds to each section the sum of the sections before it.
 INLINE void add(const Params& p) {
     const u64 section = static_cast<u64>(blockIdx.x) + 1;
     const u32 before = p.sums[blockIdx.x];

@@ -185,15 +185,15 @@ impl<'a> Ints<'a> {
 
 /// Truth values of any size in bytes. A value is true if any of its bytes is not 0.
 #[derive(Clone, Copy)]
-pub(crate) struct Truths<'a> {
+pub(crate) struct Bools<'a> {
     bytes: &'a [u8],
     size: usize,
 }
 
-impl<'a> Truths<'a> {
+impl<'a> Bools<'a> {
     pub(crate) fn new(view: View<'a>) -> Result<Self> {
         match view.place() {
-            Place::Host(bytes) => Ok(Truths { bytes, size: view.dtype().size() }),
+            Place::Host(bytes) => Ok(Bools { bytes, size: view.dtype().size() }),
             _ => Err(not_host()),
         }
     }

@@ -1,29 +1,31 @@
-// adjust_logits: bias, penalties and tokens that may not come next, on logits in place.
+// adjust_logits: applies biases and penalties to logits in place, and forbids tokens.
 //
-// A block owns a row, or one of 2, 4, .. classes of the row's tokens. It finds the distinct tokens that
-// anything touches, in any order, since all that is gathered is counts, marks and the place of a
-// token's first bias, and then reads, adjusts and writes each of their logits once. Two kernels
-// differ in how they find them:
+// A block owns a row, or one of 2, 4, ... classes of the row's tokens. It finds the distinct tokens
+// whose logits a bias or a penalty changes, and then reads, adjusts and writes each of these logits
+// once. The order in which threads visit tokens does not matter, because a block gathers only
+// counts, marks and the index of a token's first bias. Two kernels find the distinct tokens in
+// different ways:
 //
-// - `few` (adjust_logits_few.cuh) has an array entry for each token of a class. It has the fewest steps,
-//   but each of a row's blocks reads the whole text. It serves as long as the device has a
-//   multiprocessor for every block.
-// - `many` (adjust_logits_many.cuh) sorts a row's tokens in one block by ranks in a bitmap.
+// - `direct` (adjust_logits_direct_index.cuh) has an array entry for each token of a class. It
+//   takes the fewest steps, but each of a row's blocks reads the whole text. It is used while the
+//   device has a multiprocessor for every block.
+// - `ranked` (adjust_logits_bitmap_rank.cuh) gives a row's tokens slots by their ranks in a bitmap,
+//   in one block.
 //
-// Bytes: 32 texts of 4096 tokens of 4 bytes are 0.5 MB, and as much again for a sector of 32
-// bytes a touched logit and way: 8.4 MB if all tokens differ. Latency decides for few rows: a trip to
-// memory for the row's lengths and the text, one for lists, one for logits. For many rows memory
-// decides: it answers scattered requests of two bytes as slowly as 64 bytes each.
-#include "adjust_logits_few.cuh"
-#include "adjust_logits_many.cuh"
+// Bytes: 32 texts of 4096 tokens of 4 bytes are 0.5 MB, and each changed logit reads and writes a
+// sector of 32 bytes: 8.4 MB each way if all tokens differ. With few rows, latency dominates: one
+// access to memory for the row's lengths and the text, one for lists, one for logits. With many
+// rows, memory dominates: a scattered access to two bytes takes as long as 64 bytes.
+#include "adjust_logits_direct_index.cuh"
+#include "adjust_logits_bitmap_rank.cuh"
 
-constexpr u32 FEW_THREADS = 1024;
-constexpr u32 MANY_THREADS = 512;
-// Blocks of `many` that share a multiprocessor: while one waits for memory, the other counts.
-constexpr u32 MANY_BLOCKS = 2;
+constexpr u32 DIRECT_THREADS = 1024;
+constexpr u32 RANKED_THREADS = 512;
+// Blocks of `ranked` on a multiprocessor: while one waits for memory, the other counts.
+constexpr u32 RANKED_BLOCKS = 2;
 
-// Learns what a block needs to know of its row; then `Own::clear` and `then(text, piece, logits)`, which
-// returns flags.
+// Loads what a block needs to know of its row, calls `Own::clear`, then then(text, piece, logits),
+// which returns flags.
 template <typename Own, typename T, typename Then>
 INLINE void adjust(const Params& p, Then then) {
     __shared__ Row s;
@@ -33,18 +35,18 @@ INLINE void adjust(const Params& p, Then then) {
     if (threadIdx.x == 0) bits = survey(p, request, s);
     // By another warp, at the same time.
     if (threadIdx.x == WARP) {
-        s.way_bits = 0;
-        s.depth = climb(p, row, s, s.way_bits);
+        s.path_bits = 0;
+        s.depth = climb(p, row, s, s.path_bits);
     }
-    // A negative request is too large, too.
+    // A negative request becomes a large number, which is not below request_count.
     const bool is_there = static_cast<u64>(request) < p.request_count;
     const Text text(p, s, is_there ? static_cast<u64>(request) : 0);
-    // Before the text's length is known.
+    // Starts to load before the length of the text is known.
     Piece piece;
     if (is_there) piece.load(text, 0, p.max_length);
     Own::clear(p);
     __syncthreads();
-    if (threadIdx.x == 0 && blockIdx.y == 0) raise(p.flags, is_there ? bits | s.way_bits : bits);
+    if (threadIdx.x == 0 && blockIdx.y == 0) raise(p.flags, is_there ? bits | s.path_bits : bits);
     if (!is_there) return;
     for (u32 j = s.depth + threadIdx.x; j < min(text.len(), TAIL); j += blockDim.x) {
         s.tail[j] = text.at(s.length - 1 - (j - s.depth));
@@ -55,23 +57,23 @@ INLINE void adjust(const Params& p, Then then) {
 }
 
 template <typename T>
-INLINE void adjust_few(const Params& p) {
-    adjust<few::Class, T>(p, [&](const Text& text, const Piece& piece, T* logits) {
-        return few::adjust_classes(p, text, blockIdx.x, piece, logits);
+INLINE void adjust_direct(const Params& p) {
+    adjust<direct::Class, T>(p, [&](const Text& text, const Piece& piece, T* logits) {
+        return direct::adjust_classes(p, text, blockIdx.x, piece, logits);
     });
 }
 
 template <typename T>
-INLINE void adjust_many(const Params& p) {
-    __shared__ u32 sums[MANY_THREADS / WARP];
-    adjust<many::Class, T>(p, [&](const Text& text, const Piece& piece, T* logits) {
-        return many::adjust_classes(p, text, blockIdx.x, piece, sums, logits);
+INLINE void adjust_ranked(const Params& p) {
+    __shared__ u32 sums[RANKED_THREADS / WARP];
+    adjust<ranked::Class, T>(p, [&](const Text& text, const Piece& piece, T* logits) {
+        return ranked::adjust_classes(p, text, blockIdx.x, piece, sums, logits);
     });
 }
 
-SPEC_KERNEL(adjust_logits_few_f32, adjust_few<float>, Params, FEW_THREADS)
-SPEC_KERNEL(adjust_logits_few_f16, adjust_few<f16>, Params, FEW_THREADS)
-SPEC_KERNEL(adjust_logits_few_bf16, adjust_few<bf16>, Params, FEW_THREADS)
-SPEC_KERNEL_BLOCKS(adjust_logits_many_f32, adjust_many<float>, Params, MANY_THREADS, MANY_BLOCKS)
-SPEC_KERNEL_BLOCKS(adjust_logits_many_f16, adjust_many<f16>, Params, MANY_THREADS, MANY_BLOCKS)
-SPEC_KERNEL_BLOCKS(adjust_logits_many_bf16, adjust_many<bf16>, Params, MANY_THREADS, MANY_BLOCKS)
+SPEC_KERNEL(adjust_logits_direct_f32, adjust_direct<float>, Params, DIRECT_THREADS)
+SPEC_KERNEL(adjust_logits_direct_f16, adjust_direct<f16>, Params, DIRECT_THREADS)
+SPEC_KERNEL(adjust_logits_direct_bf16, adjust_direct<bf16>, Params, DIRECT_THREADS)
+SPEC_KERNEL_BLOCKS(adjust_logits_ranked_f32, adjust_ranked<float>, Params, RANKED_THREADS, RANKED_BLOCKS)
+SPEC_KERNEL_BLOCKS(adjust_logits_ranked_f16, adjust_ranked<f16>, Params, RANKED_THREADS, RANKED_BLOCKS)
+SPEC_KERNEL_BLOCKS(adjust_logits_ranked_bf16, adjust_ranked<bf16>, Params, RANKED_THREADS, RANKED_BLOCKS)

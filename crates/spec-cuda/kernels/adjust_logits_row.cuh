@@ -1,38 +1,39 @@
-// adjust_logits: what a block knows of its row, and tokens that may not come next.
+// adjust_logits: the data of a block's row, and the search for forbidden tokens.
 #pragma once
 
 #include "params/adjust_logits.cuh"
 
-// Tokens at the end of a text that are kept in shared memory.
+// The number of tokens at the end of a text that are kept in shared memory.
 constexpr u32 TAIL = 256;
-// Tokens of the text that a thread has in flight, and logits.
+// The number of text tokens, and of logits, that a thread has in flight.
 constexpr u32 AHEAD = 4;
 
-// The dynamic part of a block's shared memory.
+// The dynamic shared memory of a block.
 extern __shared__ uint4 shared_words[];
 
-// The thread's place among the block's threads, counted from warp `warp`.
+// The number of the thread among the block's threads, counted from warp `warp` cyclically, so that
+// different searches begin in different warps.
 INLINE u32 place_from(u32 warp) { return (threadIdx.x - warp * WARP) & (blockDim.x - 1); }
 
-// A part of a list.
+// The elements begin .. end of a list.
 struct Part {
     u32 begin;
     u32 end;
 };
 
-// What a block knows of its row, in shared memory.
+// The data of a block's row, in shared memory.
 struct Row {
-    // The last tokens of the text, the last first.
+    // The last tokens of the text, in reverse order.
     i64 tail[TAIL];
     u32 request;
-    // Tokens of the request's text, and of its prompt.
+    // The number of tokens in the request's text, and in its prompt.
     u32 length;
     u32 prompt;
-    // Drafts on the way to the row.
+    // The number of drafts on the path from the text to the row.
     u32 depth;
-    // The row of draft TAIL, counted from the last, where there are more.
+    // If there are more than TAIL drafts, the row of the draft that precedes the last TAIL drafts.
     u32 behind;
-    // The first token of the text to which a penalty applies, NONE if there is no such penalty.
+    // The index of the first text token to which a penalty applies; NONE if there is no penalty.
     u32 start;
     u32 ngram;
     Part biases;
@@ -47,16 +48,16 @@ struct Row {
     bool frequents;
     bool is_present;
     i32 min_tokens;
-    // Flags of the way from the row to the text.
-    u32 way_bits;
+    // Flags raised by the path from the row to the text.
+    u32 path_bits;
 
-    // Whether the row's text is too short for a stop token.
+    // Whether the row's text is too short to end with a stop token.
     INLINE bool forbids_stops() const {
         return static_cast<i64>(length - prompt) + depth < min_tokens;
     }
 };
 
-// The number, or a zero of its sign where it is subnormal: spec_core::exact::flushed.
+// x, or zero with the sign of x if x is subnormal: spec_core::exact::flushed.
 INLINE float flushed(float x) {
     const u32 bits = __float_as_uint(x);
     return (bits & 0x7F800000u) == 0 ? __uint_as_float(bits & 0x80000000u) : x;
@@ -64,21 +65,22 @@ INLINE float flushed(float x) {
 
 INLINE float flushed_sum(float a, float b) { return flushed(exact::add(a, b)); }
 
-// 1 / r for r > 0, cut to 2^-100 .. 2^100: spec_core::exact::sampling::inverse.
+// 1 / r for r > 0, clamped to 2^-100 .. 2^100: spec_core::exact::sampling::inverse.
 INLINE float inverse(float r) {
     const u32 bits = min(max(__float_as_uint(r), 27u << 23), 227u << 23);
     const float mantissa = __uint_as_float((bits & 0x007FFFFFu) | 0x3F800000u);
     return exact::mul(exact::reciprocal(mantissa), __uint_as_float((254u - (bits >> 23)) << 23));
 }
 
-// Element `at` of an argument. Where the argument is absent the load goes to `other`, whose value
-// nobody uses: a load without a branch around it does not wait for the loads before it.
+// Element `at` of an argument. If the argument is absent, loads from `other`, and the caller
+// ignores the value: a load without a branch does not wait for the loads before it.
 template <typename T>
 INLINE T load_or(const T* list, u64 at, const void* other) {
     return *(list == nullptr ? static_cast<const T*>(other) : list + at);
 }
 
-// The part of a list of `len` elements between two offsets, empty where the offsets are bad.
+// The part of a list of `len` elements between two offsets; empty, with a flag, if the offsets are
+// bad.
 INLINE Part part_between(i32 begin, i32 end, u32 len, u32& bits) {
     if (begin >= 0 && begin <= end && static_cast<u32>(end) <= len) {
         return {static_cast<u32>(begin), static_cast<u32>(end)};
@@ -87,25 +89,25 @@ INLINE Part part_between(i32 begin, i32 end, u32 len, u32& bits) {
     return {0, 0};
 }
 
-// Offsets of a list that may be absent, which has no part.
+// Like `part_between`, for a list that may be absent and then has no elements.
 INLINE Part part_of(const i32* offsets, i32 begin, i32 end, u32 len, u32& bits) {
     return offsets == nullptr ? Part{0, 0} : part_between(begin, end, len, bits);
 }
 
-// A length, cut to 0 .. most.
-INLINE u32 cut(i64 given, u32 most, u32& bits) {
-    const u32 kept = clamped(given, most);
+// A length, clamped to 0 .. `max`, with a flag if it was outside.
+INLINE u32 cut(i64 given, u32 max, u32& bits) {
+    const u32 kept = clamped(given, max);
     if (given != static_cast<i64>(kept)) bits |= BAD_LENGTHS;
     return kept;
 }
 
-// Whether a penalty is on: a number, above `least`, and not the one that does nothing.
-INLINE bool penalty(const float* penalties, float given, float none, float least, float& value,
+// Whether a penalty is on: finite, above `min`, and different from `none`, which has no effect.
+INLINE bool penalty(const float* penalties, float given, float none, float min, float& value,
                     u32& bits) {
     value = none;
     if (penalties == nullptr) return false;
     given = flushed(given);
-    if (!exact::finite(given) || given <= least) {
+    if (!exact::finite(given) || given <= min) {
         bits |= BAD_LENGTHS;
         return false;
     }
@@ -113,8 +115,8 @@ INLINE bool penalty(const float* penalties, float given, float none, float least
     return given != none;
 }
 
-// Climbs from a row to the text, noting the tokens on the way. By one thread, which needs nothing
-// of the row's request.
+// Follows the drafts from a row up to the text, and stores their tokens. Returns the number of
+// drafts. By one thread, which does not need the row's request.
 INLINE u32 climb(const Params& p, u64 row, Row& s, u32& bits) {
     if (p.parents == nullptr) return 0;
     u32 at = static_cast<u32>(row);
@@ -123,7 +125,7 @@ INLINE u32 climb(const Params& p, u64 row, Row& s, u32& bits) {
     for (;;) {
         const i32 parent = p.parents[at];
         if (parent == -1) return depth;
-        // A way without a cycle has fewer drafts than there are rows.
+        // A path without a cycle has fewer drafts than there are rows.
         if (static_cast<u32>(parent) >= p.rows || depth + 1 >= p.rows) {
             bits |= BAD_LENGTHS;
             return 0;
@@ -135,12 +137,12 @@ INLINE u32 climb(const Params& p, u64 row, Row& s, u32& bits) {
     }
 }
 
-// Fills in what is known of the row, but for its drafts and the tail of its request's text. By one
+// Fills in the fields of the row, except its drafts and the tail of its request's text. By one
 // thread, whose loads do not wait for each other once the request is known.
 INLINE u32 survey(const Params& p, i64 request, Row& s) {
     u32 bits = 0;
     const u64 r = static_cast<u64>(request);
-    // -1 is padding.
+    // -1 means padding.
     if (r >= p.request_count) return request == -1 ? 0 : BAD_LENGTHS;
     const void* const other = p.lengths.data;
     const i64 length = p.lengths[r];
@@ -171,11 +173,11 @@ INLINE u32 survey(const Params& p, i64 request, Row& s) {
     return bits;
 }
 
-// A row's text, its drafts included.
+// The text of a row, followed by the row's drafts.
 struct Text {
     const Params& p;
     const Row& s;
-    // The request's text in halves of 64 bits, or in tokens of 32.
+    // The request's text, as 32-bit halves of 64-bit tokens, or as 32-bit tokens.
     const u32* const halves;
     const u32 wide;
 
@@ -194,9 +196,9 @@ struct Text {
     }
 };
 
-// A place in a text, counted from its end, that moves to the front.
+// A position in a text, counted from the end, that moves towards the front.
 struct Cursor {
-    // The row of the draft, where the place is a draft's.
+    // The row of the draft, if the position is that of a draft.
     u32 row;
     u32 back;
 
@@ -212,8 +214,8 @@ struct Cursor {
     }
 };
 
-// Whether the text ends in `count` tokens, which `token(j)` gives from the last on, for j = 0, 1
-// and so on in this order. The text has so many.
+// Whether the text ends in `count` tokens. token(j) returns the j-th of these tokens from the end,
+// and is called for j = 0, 1, ... in this order. The text has at least `count` tokens.
 template <typename Token>
 INLINE bool ends_in(const Text& text, u32 count, Token token) {
     const u32 kept = min(count, TAIL);
@@ -230,11 +232,11 @@ INLINE bool ends_in(const Text& text, u32 count, Token token) {
     return true;
 }
 
-// Tokens that are `blockDim.x` apart, from one of the thread's own on.
+// Some tokens of a thread, whose indices differ by `blockDim.x`.
 struct Piece {
     i64 tokens[AHEAD];
 
-    // Of a request's text with room for `end` tokens.
+    // Loads tokens of a request's text that are before `end`.
     INLINE void load(const Text& text, u32 base, u32 end) {
 #pragma unroll
         for (u32 j = 0; j < AHEAD; j++) {
@@ -248,7 +250,8 @@ INLINE void store(float* to, float x) { *to = x; }
 INLINE void store(f16* to, float x) { *to = __float2half_rn(x); }
 INLINE void store(bf16* to, float x) { *to = __float2bfloat16_rn(x); }
 
-// A logit after penalties, of a token that was generated `count` times. The logit is not subnormal.
+// A logit after penalties, for a token that was generated `count` times. The logit is not
+// subnormal.
 INLINE float penalised(const Row& s, bool is_in_text, u32 count, float x) {
     if (s.repeats && is_in_text) x = flushed(exact::mul(x, x > 0.0f ? s.inverse : s.repetition));
     if (s.frequents && count > 0) {
@@ -258,19 +261,19 @@ INLINE float penalised(const Row& s, bool is_in_text, u32 count, float x) {
     return x;
 }
 
-// The words of a class of a row's tokens. A word is 32 successive tokens of the vocabulary; class `own` of
-// 2^bits has the words whose low bits are `own`.
+// The words of one class of a row's tokens. A word has 32 consecutive tokens of the vocabulary.
+// Class `class_index` of 2^bits classes has the words whose low bits are `class_index`.
 struct Words {
     u32 vocab;
-    u32 own;
+    u32 class_index;
     u32 bits;
-    // Flags of tokens outside the vocabulary.
+    // Flags for tokens outside the vocabulary.
     u32 flags;
 
-    INLINE Words(const Params& p) : vocab(p.vocab), own(0), bits(p.class_bits), flags(0) {}
+    INLINE Words(const Params& p) : vocab(p.vocab), class_index(0), bits(p.class_bits), flags(0) {}
 
-    // The number of a token in the class, NONE if the token is outside the vocabulary or of another
-    // class.
+    // The number of a token within the class; NONE if the token is outside the vocabulary or in
+    // another class.
     INLINE u32 place(i64 given) {
         if (static_cast<u64>(given) >= vocab) {
             flags |= OUT_OF_RANGE;
@@ -278,12 +281,12 @@ struct Words {
         }
         const u32 token = static_cast<u32>(given);
         const u32 word = token / 32;
-        if ((word & ((1u << bits) - 1)) != own) return NONE;
+        if ((word & ((1u << bits) - 1)) != class_index) return NONE;
         return (word >> bits) * 32 + token % 32;
     }
 
     INLINE u32 token_at(u32 place) const {
-        return (((place / 32) << bits) + own) * 32 + place % 32;
+        return (((place / 32) << bits) + class_index) * 32 + place % 32;
     }
 };
 
@@ -291,7 +294,7 @@ INLINE void set_bit(u32* words, u32 place) {
     if (place != NONE) atomicOr(words + place / 32, 1u << place % 32);
 }
 
-// Makes the logits of forbidden tokens -infinity. After a barrier behind all other writes.
+// Sets the logits of forbidden tokens to -infinity. After a barrier that follows all other writes.
 template <typename T>
 INLINE void write_forbidden(const Words& own, const u32* forbidden, u32 words, T* logits) {
 #pragma unroll 1
@@ -336,28 +339,28 @@ INLINE void forbid_ngrams(const Params& p, const Text& text, u64 row, Words& own
     const Row& s = text.s;
     if (s.ngram == 0 || s.ngram > text.len()) return;
     const u32 before = s.ngram - 1;
-    // Tokens of the request's text that end an n-gram.
+    // Tokens of the request's text that would complete a repeated n-gram.
 #pragma unroll 1
     for (u32 base = before; base < s.length; base += blockDim.x * AHEAD) {
-        // Most are ruled out by the token before them.
-        u32 may = 0;
+        // Comparing the token before excludes most positions.
+        u32 matches = 0;
 #pragma unroll
         for (u32 j = 0; j < AHEAD; j++) {
             const u32 i = base + threadIdx.x + j * blockDim.x;
-            bool is_it = i < s.length;
-            if (is_it && before > 0) is_it = text.at(i - 1) == s.tail[0];
-            may |= static_cast<u32>(is_it) << j;
+            bool match = i < s.length;
+            if (match && before > 0) match = text.at(i - 1) == s.tail[0];
+            matches |= static_cast<u32>(match) << j;
         }
 #pragma unroll 1
-        for (; may != 0; may &= may - 1) {
-            const u32 j = __ffs(may) - 1;
+        for (; matches != 0; matches &= matches - 1) {
+            const u32 j = __ffs(matches) - 1;
             const u32 end = base + threadIdx.x + j * blockDim.x;
             if (ends_in(text, before, [&](u32 k) { return text.at(end - 1 - k); })) {
                 set_bit(forbidden, own.place(text.at(end)));
             }
         }
     }
-    // Drafts that do.
+    // Drafts that would complete a repeated n-gram.
     const u32 ends = min(s.depth, text.len() - before);
     Cursor end = {static_cast<u32>(row), 0};
 #pragma unroll 1
@@ -372,7 +375,7 @@ INLINE void forbid_ngrams(const Params& p, const Text& text, u64 row, Words& own
     }
 }
 
-// Sets the bits of the class's tokens that may not come next.
+// Sets the bits of the class's forbidden tokens.
 INLINE void forbid(const Params& p, const Text& text, u64 row, Words& own, u32* forbidden) {
     forbid_stops(p, text.s, own, forbidden);
     forbid_words(p, text, own, forbidden);

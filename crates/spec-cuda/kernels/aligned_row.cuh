@@ -23,7 +23,7 @@ struct AlignedRow {
     static constexpr u32 N = Pack<T>::N;
 
     const T* row;
-    // Entries of the row, and entries between the boundary and the row's first entry.
+    // The number of entries of the row, and of entries between the boundary and the first entry.
     u32 length;
     u32 lead;
 

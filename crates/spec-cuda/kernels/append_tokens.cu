@@ -28,16 +28,16 @@ INLINE bool is_stop(const Params& p, u64 request, i64 token) {
     return found;
 }
 
-// Which of its new tokens a request takes.
+// The tokens that a request takes of its new tokens.
 struct Taken {
-    // How many tokens the request takes, and the last of these tokens; -1 if it takes none.
+    // The number of taken tokens, and the last of them; -1 if there is none.
     u32 count;
     i32 last;
     i32 finished;
 };
 
-// Appends new tokens to the text of a request that has not finished. `length` is the length of this
-// text before, `count` the number of new tokens. Bad tokens set bits of `bits`.
+// Appends new tokens to the text of a request that has not finished. `length` is the length of the
+// text before this step, `count` the number of new tokens. Invalid tokens set bits of `bits`.
 INLINE Taken take(const Params& p, u64 request, u32 length, i64 max_length, u32 count, u32& bits) {
     const u32 lane = threadIdx.x % LANES;
     const u32 limit = clamped(max_length, p.max_len);

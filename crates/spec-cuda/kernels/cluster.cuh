@@ -31,10 +31,10 @@ struct Cluster {
         return cluster;
     }
 
-    // A barrier of all threads in the cluster, in two halves: a thread calls `arrive`, works on, and
-    // calls `wait`, which returns when all threads have called `arrive`. After `wait`, a thread sees
-    // what every thread wrote to shared or global memory before its `arrive`. A block whose shared
-    // memory is read by other blocks ends only after a `wait` that follows these reads.
+    // A barrier of all threads in the cluster, in two halves: a thread calls `arrive`, works on,
+    // and calls `wait`, which returns when all threads have called `arrive`. After `wait`, a thread
+    // sees what every thread wrote to shared or global memory before its `arrive`. A block whose
+    // shared memory is read by other blocks ends only after a `wait` that follows these reads.
     INLINE void arrive() const {
 #if __CUDA_ARCH__ >= 900
         __syncwarp();
@@ -77,9 +77,9 @@ struct Cluster {
 // A cluster whose blocks send values to each other. The receiver waits at its own `Arrivals`, so no
 // barrier of the whole cluster is needed for the values.
 struct Senders : Cluster {
-    // Arrives at the barrier. What the threads of this block have stored in its shared memory is
-    // visible to threads that have waited; what they stored in global memory need not be. (`arrive`
-    // would also wait for the stores to global memory.)
+    // Arrives at the barrier. The stores of this block's threads to the block's shared memory are
+    // visible to threads that have waited; stores to global memory need not be. (`arrive` would
+    // also wait for the stores to global memory.)
     INLINE void arrive_prepared() const {
 #if __CUDA_ARCH__ >= 900
         __syncwarp();
@@ -154,11 +154,11 @@ struct Arrivals {
 #endif
     }
 
-    // Waits until the phase of this parity is complete. Afterwards, what other blocks of the
-    // cluster sent is visible: the fence acquires it. (Without qualifiers, `try_wait` acquires at
-    // the scope of the block, which does not cover what other blocks sent. With acquire at the
-    // scope of the cluster, it would also invalidate the first-level cache, which holds none of
-    // these values.)
+    // Waits until the phase of this parity is complete. Afterwards the values that other blocks of
+    // the cluster sent are visible: the fence acquires them. (Without qualifiers, `try_wait`
+    // acquires at the scope of the block, which does not cover these values. With acquire at the
+    // scope of the cluster, it would also invalidate the first-level cache, which has none of these
+    // values.)
     INLINE void wait(u32 parity) {
 #if __CUDA_ARCH__ >= 900
         u32 done = 0;

@@ -1,4 +1,4 @@
-// What all kernels share: types of arguments, loads, flags, sums over a warp or a block, copies,
+// Shared by all kernels: types of arguments, loads, flags, sums over a warp or a block, copies,
 // exact arithmetic. The same argument types on the host are in src/args.rs.
 //
 // NVRTC compiles the kernels as C++17 with --fmad=false, so `a * b + c` rounds twice, as on every
@@ -38,10 +38,10 @@ constexpr u32 ALL_LANES = 0xFFFFFFFFu;
         body(params);                                                             \
     }
 
-// With programmatic dependent launch, a kernel may start while the kernel before it still runs.
-// Every block then waits here until the kernel before has ended and what that kernel wrote is
-// visible. After that, the block permits the launch of the next kernel, which waits here in the
-// same way. Without programmatic dependent launch, both instructions do nothing.
+// With programmatic dependent launch, a kernel may start while the previous kernel still runs.
+// Every block then waits here until the previous kernel has ended and its writes are visible. After
+// that, the block permits the launch of the next kernel, which waits here in the same way. Without
+// programmatic dependent launch, both instructions do nothing.
 INLINE void follow() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -81,7 +81,7 @@ INLINE u32 clamped(i64 value, u32 limit) {
 
 // ---- numbers -----------------------------------------------------------------
 
-// Stands for: no index.
+// Stands for the absence of an index.
 constexpr u32 NONE = 0xFFFFFFFFu;
 // The largest finite f32.
 constexpr float LARGEST = 3.402823466e38f;
@@ -109,7 +109,7 @@ INLINE float to_f32(float x) { return x; }
 INLINE float to_f32(f16 x) { return __half2float(x); }
 INLINE float to_f32(bf16 x) { return __bfloat162float(x); }
 
-// Sixteen bytes, seen as elements of type T.
+// Sixteen bytes, accessed as elements of type T.
 template <typename T>
 union Pack {
     static constexpr u32 N = 16 / sizeof(T);
@@ -119,8 +119,8 @@ union Pack {
     INLINE Pack() {}
 };
 
-// Loads 16 bytes from a 16-byte aligned address. They must not change while the kernel runs,
-// because the load goes through the read-only data cache.
+// Loads 16 bytes from a 16-byte aligned address. The bytes must not change while the kernel runs,
+// because the load uses the read-only data cache.
 template <typename T>
 INLINE Pack<T> load_pack(const T* from) {
     Pack<T> pack;
@@ -167,8 +167,8 @@ INLINE T warp_sum(T value) {
     return value;
 }
 
-// The sum over this lane and the lanes below it. (A caller that has its lane number in a register
-// passes it as `lane`.)
+// The sum over this lane and the lanes below it. A caller that has its lane number in a register
+// passes it as `lane`.
 template <typename T>
 INLINE T warp_inclusive_sum(T value, u32 lane = lane_id()) {
 #pragma unroll
@@ -190,7 +190,7 @@ struct SumsOfWarps {
     INLINE SumsOfWarps(const T* of_warps, u32 warps, u32 lane)
         : own(lane < warps ? of_warps[lane] : 0), through(warp_inclusive_sum(own)) {}
 
-    // For a block of 32 warps, so that every lane has a warp.
+    // For a block of 32 warps, in which every lane has a warp.
     INLINE SumsOfWarps(const T* of_warps, u32 lane)
         : own(of_warps[lane]), through(warp_inclusive_sum(own)) {}
 
@@ -297,7 +297,8 @@ INLINE float weight(float x, float max) { return x == max ? 1.0f : exp(sub(x, ma
 // A weight as an integer, in units of 2^-31.
 INLINE u32 fixed(float weight) { return __float2uint_rz(mul(weight, 2147483648.0f)); }
 
-// The factor that `score` takes, from the sum of `fixed` over the row; 0 if the sum is 0.
+// The argument `factor` of `score`, computed from the sum of `fixed` over the row; 0 if the sum is
+// 0.
 INLINE float factor(u64 sum) {
     if (sum == 0) return 0.0f;
     const u32 bits = __float_as_uint(__ull2float_rn(sum));
@@ -316,8 +317,8 @@ INLINE float score(float weight, float factor) {
 
 }  // namespace softmax
 
-// An unsigned integer for a float: two keys compare as their floats do. -0 has the key of 0, and
-// NaN has the key of -inf.
+// The sort key of a float: an unsigned integer; keys have the order of their floats. -0 has the key
+// of 0, and NaN has the key of -inf.
 INLINE u32 sort_key(float value) {
     const float v = value != value ? __uint_as_float(0xFF800000u) : add(value, 0.0f);
     const u32 bits = __float_as_uint(v);
@@ -329,8 +330,8 @@ INLINE float value_of_key(u32 key) {
     return __uint_as_float(key >> 31 ? key & 0x7FFFFFFFu : ~key);
 }
 
-// Whether rejection sampling accepts a draft token: whether u < target / draft, for its
-// probabilities under the target model and under the draft model, and a uniform number u.
+// Whether rejection sampling accepts a draft token, that is, whether u < target / draft. `target`
+// and `draft` are the token's probabilities under the two models, and u is a uniform random number.
 INLINE bool accepts(float target, float draft, float u) {
     const float floor = draft > 1e-10f ? draft : 1e-10f;
     return finite(target) && finite(draft) && finite(u) &&
@@ -347,9 +348,8 @@ INLINE u64 fixed_probability(float residual) {
 
 // ---- entries -------------------------------------------------------------------
 
-// A NaN that stands for an entry that was dropped, or that lies beyond the end of a row.
+// A NaN that marks an absent entry: an entry that was dropped, or one beyond the end of a row.
 INLINE float nothing() { return __uint_as_float(0x7FFFFFFFu); }
 
-// The sort key of an entry; 0 for `nothing` and every other NaN, which is below the key of any
-// number.
+// The sort key of an entry; 0 for `nothing` and every other NaN. 0 is below the key of any number.
 INLINE u32 key_of(float x) { return x != x ? 0 : exact::sort_key(x); }

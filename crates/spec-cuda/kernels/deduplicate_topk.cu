@@ -1,42 +1,43 @@
-// deduplicate_topk: the distinct values of each request's rows, ascending, -1 after.
+// deduplicate_topk: writes the distinct values of each request's rows in ascending order, followed
+// by -1.
 //
-// One block of 1024 threads owns a request. Its n = mtp_step * k values, if they are at most 8192, or at
-// most 16384 where shared memory suffices, are read once, into registers, while shared memory is
-// cleared. Each warp assumes that no other warp has a larger value than itself, and marks its own
-// values accordingly; the barrier behind that tells whether the assumption holds:
+// A block of 1024 threads owns a request with n = mtp_step * k values. If n is at most 8192, or at
+// most 16384 and shared memory suffices, the block reads the values once, into registers, while it
+// clears shared memory. Each warp assumes that no other warp has values of a larger size class than
+// its own, and marks its values accordingly; the next barrier shows whether the assumption holds:
 //
-//   bitmap   values below 2^18, or of a span of 2^18: one atomicOr a value and a prefix
-//            sum of popcounts. Then lanes write out the bits of their words or, where
-//            words are many more than values, look up the ranks of their values.
-//            No sort.
-//   presence at most 8192 values below 2^20, or of a span of 2^20: a bitmap of the words that such a
-//            bitmap of values would have anything in, 4 KB, and its prefix sum give those
-//            words their places in a row; then the same with these alone.
-//   buckets  a wider span: the value's top bits name one of 2^14 buckets, kept in
-//            order by a prefix sum; inside its bucket a value compares itself with
-//            the few others there. Where some bucket holds more than 32, a bitonic
-//            sort instead.
+//   bitmap   values below 2^18, or in a span of 2^18: one atomicOr for each value, and a prefix sum
+//            of popcounts. Then each lane writes out the bits of its words or, if there are many
+//            more words than values, looks up the ranks of its values. No sort.
+//   presence at most 8192 values below 2^20, or in a span of 2^20: a 4 KB bitmap of the nonempty
+//            words of a bitmap of values. Its prefix sum gives each nonempty word a slot; then as
+//            above, with the nonempty words only.
+//   buckets  a larger span: the top bits of a value select one of 2^14 buckets, which a prefix sum
+//            puts in order; a value is compared with the few other values of its bucket. If a
+//            bucket has more than 32 values, a bitonic sort is used instead.
 //
 // More values are read twice:
 //
-//   window   of a span of 2^20: a bitmap of the span. (On devices with less shared memory, of
-//            the smallest 2^19 first, then of those from the smallest value not yet written.)
-//   parts    of a wider span: the first reading counts the values of each 2^20 neighbouring
-//            numbers, the second one writes each value to its part in the workspace. Neighbouring
-//            parts of at most 8192 values together go through registers as above; a part with
-//            more goes through a window. So the time grows with n, whatever the values are.
+//   window   a span of 2^20: a bitmap of the span. (On devices with less shared memory: a bitmap of
+//            the smallest 2^19 numbers first, then of those from the smallest unwritten value on.)
+//   parts    a larger span: the first reading counts the values of each part, which has 2^20
+//            neighbouring numbers; the second reading writes each value to its part in the
+//            workspace. Neighbouring parts with at most 8192 values together are processed in
+//            registers as above; a part with more values is processed by a window. So the time is
+//            proportional to n, for any values.
 //
-// All of these are sets and ranks: no order of threads or atomics shows in the output.
+// All of these compute sets and ranks, so the output does not depend on the order of threads or
+// atomics.
 //
-// Bytes: 4 n read and 4 n written a request; at 115 x 8192 that is 7.5 MB, a floor
-// of 2.5 us on an H100. Cleared: 36 KB a request. By a window 4 n more are read, by parts 12 n more are
-// read and written; most of it in L2.
+// Bytes: 4 n read and 4 n written for each request. 115 requests of 8192 values are 7.5 MB, a floor
+// of 2.5 us on an H100. 36 KB are cleared for each request. A window reads 4 n more, parts read and
+// write 12 n more, mostly in L2.
 #include "deduplicate_topk_sets.cuh"
 
 // ---- a request whose values fit registers ------------------------------------
 
-// A request's values, 2^31 and more for those dropped or not there. `meanwhile` is
-// called while they are under way.
+// Loads the values of a request; 2^31 and more for dropped values and for values beyond the end.
+// Calls `meanwhile` while the loads are in flight.
 template <u32 ITEMS, typename Meanwhile>
 INLINE void load_values(const Params& p, u64 request, u32 n, u32 (&values)[ITEMS],
                         Meanwhile meanwhile) {
@@ -79,7 +80,7 @@ INLINE void load_values(const Params& p, u64 request, u32 n, u32 (&values)[ITEMS
     meanwhile();
 }
 
-// Writes the `count` staged values, and -1 after, to out[.. n].
+// Writes the `count` staged values to out, followed by -1 up to out[n - 1].
 template <u32 ITEMS>
 INLINE void write_staged(const u32* stage, u32 count, i32* out, u32 n) {
     if (n % 4 == 0 && reinterpret_cast<u64>(out) % 16 == 0) {
@@ -105,15 +106,16 @@ INLINE void write_staged(const u32* stage, u32 count, i32* out, u32 n) {
     }
 }
 
-// 1, 2, 4 or 8 for a span, by how its values are sorted: by half of the bitmap, by the bitmap, by
-// presence, by buckets. More than 8192 values may lie in more words than presence has room for.
+// The size class of a span, which determines how its values are sorted: 1 by half of the bitmap, 2
+// by the bitmap, 4 by presence, 8 by buckets. More than 8192 values may have more nonempty words
+// than presence has slots for.
 template <u32 ITEMS>
 INLINE u32 size_of(i32 span) {
     return span < SMALLER ? 1 : span < SMALL ? 2 : ITEMS <= 8 && span < MEDIUM ? 4 : 8;
 }
 
-// Writes the distinct ones of the block's values in order, and -1 after, to out[.. n]; where `n` is
-// ALL_WRITTEN, no -1. Returns how many there are. The words of bitmap and presence are zero.
+// Writes the distinct values of the block in order, followed by -1 up to out[n - 1]; no -1 if `n`
+// is ALL_WRITTEN. Returns their number. The words of bitmap and presence must be zero.
 template <u32 ITEMS>
 INLINE u32 write_values(const Shared& shared, const u32 (&values)[ITEMS], i32* out, u32 n) {
     __shared__ u32 sizes[WARPS]; // of each warp's largest value, a bit; 0 without any
@@ -121,7 +123,7 @@ INLINE u32 write_values(const Shared& shared, const u32 (&values)[ITEMS], i32* o
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) top = max(top, static_cast<i32>(values[i]));
     top = __reduce_max_sync(ALL_LANES, top);
-    // Each warp takes it that the others' values are like its own.
+    // Each warp assumes that the values of other warps have the same size class as its own.
     const u32 size = top < 0 ? 0 : size_of<ITEMS>(top);
     if (size == 1 || size == 2) mark_small(shared, values, 0);
     if (size == 4) mark_presence(shared, values, 0);
@@ -142,7 +144,7 @@ INLINE u32 write_values(const Shared& shared, const u32 (&values)[ITEMS], i32* o
                 high = max(high, values[i]);
             }
         }
-        // What was marked by mistake is in the way.
+        // Removes the marks that warps made under the wrong assumption.
         if (seen != 8) clear<SMALL_WORDS + PRESENCE_WORDS>(shared.bits);
         block_range(low, high, low != 0xFFFFFFFFu);
         high -= 1;
@@ -200,14 +202,14 @@ INLINE void deduplicate(const Params& p) {
 
 // ---- any request -------------------------------------------------------------
 
-// Rows of values.
+// Some rows of values.
 struct Values {
     const i32* from;
     u64 stride;
     u32 rows;
     u32 cols;
 
-    // Calls `visit` with every value that is not dropped, with several loads in flight.
+    // Calls visit(value) for every value that is not dropped, with several loads in flight.
     template <typename Visit>
     INLINE void each(Visit visit) const {
         constexpr u32 AHEAD = 8;
@@ -231,28 +233,28 @@ struct Values {
     }
 };
 
-// Writes the values of a bitmap in order from out[0]; returns how many.
+// Writes the values of a bitmap in order, from out[0] on. Returns their number.
 INLINE u32 write_bitmap(const Shared& shared, u32 log_words, u32 base, i32* out) {
     __shared__ u32 totals[WARPS];
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
-    const u32 share = (1u << log_words) / WARPS;
-    const u32* words = shared.bits + warp * share;
+    const u32 words_per_warp = (1u << log_words) / WARPS;
+    const u32* words = shared.bits + warp * words_per_warp;
     u32 count = 0;
-    for (u32 i = lane; i < share; i += WARP) count += __popc(words[i]);
+    for (u32 i = lane; i < words_per_warp; i += WARP) count += __popc(words[i]);
     count = __reduce_add_sync(ALL_LANES, count);
     if (lane == 0) totals[warp] = count;
     __syncthreads();
     const SumsOfWarps<u32> warps(totals, lane_id());
     const u32 total = warps.all();
     u32 to = warps.before(warp);
-    for (u32 i = lane; i < share; i += WARP) {
+    for (u32 i = lane; i < words_per_warp; i += WARP) {
         u32 word = words[i];
         const u32 own = __popc(word);
         const u32 inclusive = warp_inclusive_sum(own);
         i32* at = out + to + inclusive - own;
         while (word != 0) {
-            *at++ = static_cast<i32>(base + (warp * share + i) * 32 + __ffs(word) - 1);
+            *at++ = static_cast<i32>(base + (warp * words_per_warp + i) * 32 + __ffs(word) - 1);
             word &= word - 1;
         }
         to += __shfl_sync(ALL_LANES, inclusive, WARP - 1);
@@ -260,13 +262,13 @@ INLINE u32 write_bitmap(const Shared& shared, u32 log_words, u32 base, i32* out)
     return total;
 }
 
-// Writes the distinct ones of values, the smallest of which is `low`, in order, by bitmaps of
-// 2^log_words words. Returns how many there are.
+// Writes the distinct values in order, by bitmaps of 2^log_words words. `low` is the smallest
+// value. Returns the number of distinct values.
 INLINE u32 write_windows(const Shared& shared, u32 log_words, const Values& values, u32 low,
                          i32* out) {
     const u32 window = 32u << log_words;
     u32 count = 0;
-    // `low` is the smallest value not yet written, 2^32 - 1 when there is none.
+    // `low` is the smallest value that is not yet written, 2^32 - 1 if all are written.
     while (low != 0xFFFFFFFFu) {
         __syncthreads(); // before clearing what the last window still reads
         clear(shared.bits, 1u << log_words);
@@ -289,8 +291,8 @@ INLINE u32 write_windows(const Shared& shared, u32 log_words, const Values& valu
     return count;
 }
 
-// Turns the number of values of each part into where the part ends, and writes to `starts` where it
-// starts. Ends with a barrier.
+// Replaces the number of values of each part by the end of the part, and writes the start of each
+// part to `starts`. Ends with a barrier.
 INLINE void lay_out_parts(u32* parts, u32* starts) {
     __shared__ u32 totals[WARPS];
     const u32 first = parts[2 * threadIdx.x];
@@ -308,15 +310,16 @@ INLINE void lay_out_parts(u32* parts, u32* starts) {
     __syncthreads();
 }
 
-// Writes the distinct ones of values that lie by part, in order; `ends` says where each part ends.
-// Returns how many there are.
+// Writes the distinct values in order, where `by_part` has the values sorted by part and `ends` the
+// end of each part. Returns their number.
 INLINE u32 write_parts(const Shared& shared, const i32* by_part, const u32* ends, i32* out) {
     constexpr u32 ITEMS = 8;
     const u32 all = ends[PARTS - 1];
     u32 first = 0;
     u32 count = 0;
     while (first < all) {
-        // Parts that end early enough to go through registers, of which there are two a thread.
+        // The number of parts that end early enough to be processed in registers. A thread tests
+        // two parts.
         const u32 limit = first + ITEMS * THREADS;
         const u32 through = __syncthreads_count(ends[threadIdx.x] <= limit) +
                             __syncthreads_count(ends[threadIdx.x + THREADS] <= limit);
@@ -332,7 +335,8 @@ INLINE u32 write_parts(const Shared& shared, const i32* by_part, const u32* ends
             __syncthreads();
             count += write_values(shared, values, out + count, ALL_WRITTEN);
         } else {
-            // The next part has more. A window of 2^18 values, so that `ends` stays as it is.
+            // The next part alone has more values. Its window is a bitmap of 2^18 values, which
+            // leaves `ends` intact.
             last = ends[through];
             const Values values = {by_part + first, 0, 1, last - first};
             u32 low = 0xFFFFFFFFu;
@@ -347,7 +351,7 @@ INLINE u32 write_parts(const Shared& shared, const i32* by_part, const u32* ends
     return count;
 }
 
-INLINE void deduplicate_any(const Params& p) {
+INLINE void deduplicate_general(const Params& p) {
     const Shared shared;
     const u32 n = p.rows * p.cols;
     u32* const parts = shared.parts();
@@ -365,11 +369,12 @@ INLINE void deduplicate_any(const Params& p) {
         block_range(low, high, low != 0xFFFFFFFFu);
         i32* out = p.unique[request];
         u32 count = 0;
-        // `high` is one more than the largest value, and 0 where there is none.
+        // `high` is the largest value plus 1; 0 if there is no value.
         const u32 span = high > low ? high - low : 0;
         if (span <= 32u << p.log_words) {
-            // No more words than the span needs, but of all lanes: each warp has as many to write out.
-            const u32 log_words = max(span > 1 ? 32 - __clz((span - 1) / 32) : 0, LOG_LEAST_WORDS);
+            // Only as many words as the span needs, but at least one for each thread, so that each
+            // warp has as many words to write out as any other.
+            const u32 log_words = max(span > 1 ? 32 - __clz((span - 1) / 32) : 0, LOG_MIN_WORDS);
             count = write_windows(shared, log_words, values, low, out);
         } else {
             __syncthreads();
@@ -379,7 +384,7 @@ INLINE void deduplicate_any(const Params& p) {
             values.each([&](u32 value) {
                 const u32 part = value >> LOG_PART;
                 const u32 place = atomicAdd(&free[part], 1u);
-                // Always, unless values change during the call.
+                // Always true, unless values change during the call.
                 if (place < parts[part]) by_part[place] = static_cast<i32>(value);
             });
             __syncthreads();
@@ -396,4 +401,4 @@ SPEC_KERNEL(deduplicate_topk_4, deduplicate<4>, Params, THREADS)
 SPEC_KERNEL(deduplicate_topk_6, deduplicate<6>, Params, THREADS)
 SPEC_KERNEL(deduplicate_topk_8, deduplicate<8>, Params, THREADS)
 SPEC_KERNEL(deduplicate_topk_16, deduplicate<16>, Params, THREADS)
-SPEC_KERNEL(deduplicate_topk_any, deduplicate_any, Params, THREADS)
+SPEC_KERNEL(deduplicate_topk_general, deduplicate_general, Params, THREADS)

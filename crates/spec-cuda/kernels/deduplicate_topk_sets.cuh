@@ -1,42 +1,43 @@
-// Sets of values that a block of deduplicate_topk has in registers, in shared memory: as bits, as the
-// words that have any, and as buckets. deduplicate_topk.cu says which for what.
+// Sets of values for deduplicate_topk, from values in registers to sorted values in shared memory:
+// a bitmap of values, a bitmap of nonempty words, and buckets. deduplicate_topk.cu describes when
+// each is used.
 #pragma once
 
 #include "params/deduplicate_topk.cuh"
 
 constexpr u32 THREADS = 1024;
 constexpr u32 WARPS = THREADS / WARP;
-// A span of this many values fits the bitmap; of half as many, the half of it that has
-// four words a thread.
+// SMALL: the span of values that fits the bitmap. SMALLER: the span that fits the first half of the
+// bitmap, which has four words for each thread.
 constexpr i32 SMALL = 1 << 18;
 constexpr i32 SMALLER = SMALL / 2;
 constexpr u32 LOG_SMALL_WORDS = 13;
 constexpr u32 SMALL_WORDS = 1u << LOG_SMALL_WORDS;
-// A span of this many values has its words marked, a word of marks a thread.
+// MEDIUM: the span of values whose nonempty words are marked, with a word of marks for each thread.
 constexpr i32 MEDIUM = 1 << 20;
 constexpr u32 PRESENCE_WORDS = MEDIUM / WARP / WARP;
 static_assert(SMALL_WORDS == SMALL / WARP && SMALL_WORDS == 8 * THREADS && PRESENCE_WORDS == THREADS);
-// Counters of buckets, four of a byte in a word.
+// Counters of buckets: one byte each, four in a word.
 constexpr u32 LOG_BUCKETS = 14;
 constexpr u32 COUNTER_WORDS = (1u << LOG_BUCKETS) / 4;
 static_assert(COUNTER_WORDS == 4 * THREADS && 2 * COUNTER_WORDS <= SMALL_WORDS);
-// A bucket larger than this is left to the bitonic sort.
+// If a bucket has more values than this, the bitonic sort is used.
 constexpr u32 MAX_BUCKET = 32;
-// Stands for the place of a value that already is where it belongs.
+// Marks a value that is already at its place.
 constexpr u32 IN_PLACE = 0xFFFFFFFFu;
-// A window's bitmap has at least as many words: one for each thread.
-constexpr u32 LOG_LEAST_WORDS = 10;
-// A part has the values of 2^LOG_PART neighbouring numbers.
+// The smallest number of words of a window's bitmap: one for each thread.
+constexpr u32 LOG_MIN_WORDS = 10;
+// A part contains the values of 2^LOG_PART neighbouring numbers.
 constexpr u32 LOG_PART = 20;
 constexpr u32 PARTS = 1u << (31 - LOG_PART);
 static_assert(PARTS == 2 * THREADS);
-// Shared memory before the staging area. The host has the same number, as `LOG_WORDS`.
+// The size of shared memory before the staging area. The host has the same number, as `LOG_WORDS`.
 constexpr u32 BIT_WORDS = 1u << 14;
 static_assert(SMALL_WORDS + PRESENCE_WORDS + COUNTER_WORDS + PARTS <= BIT_WORDS);
-// Stands for the length of an output behind whose values nothing is written.
+// Stands for an output length for which no -1 is written.
 constexpr u32 ALL_WRITTEN = 0xFFFFFFFFu;
 
-// What lies in dynamic shared memory.
+// Arrays in dynamic shared memory.
 struct Shared {
     u32* bits;  // BIT_WORDS words of what follows; or a window's bitmap, which may reach over `stage`
     u32* stage; // sorted values
@@ -47,15 +48,15 @@ struct Shared {
         stage = bits + BIT_WORDS;
     }
 
-    // A bit for each word of a bitmap of 2^20 values: whether the word has any value.
+    // A bit for each word of a bitmap of 2^20 values: 1 if the word is nonempty.
     INLINE u32* presence() const { return bits + SMALL_WORDS; }
-    // Values before words, groups of words, or buckets: two bytes for each value, or
-    // four for each word of counters.
+    // The number of values before each word, each pair of words, or each word of bucket counters:
+    // two bytes for values, four bytes for counters.
     template <typename T>
     INLINE T* before() const {
         return reinterpret_cast<T*>(bits + SMALL_WORDS + PRESENCE_WORDS);
     }
-    // How many values each part has, or where each part ends.
+    // The number of values of each part, later the end of each part.
     INLINE u32* parts() const { return bits + SMALL_WORDS + PRESENCE_WORDS + COUNTER_WORDS; }
 };
 
@@ -64,7 +65,7 @@ INLINE void clear(u32* words, u32 count) {
     for (u32 i = threadIdx.x; i < count / 4; i += THREADS) quads[i] = make_uint4(0, 0, 0, 0);
 }
 
-// The same for a count known ahead: a store or two, and no loop.
+// The same for a count that is known at compile time: one or two stores, without a loop.
 template <u32 COUNT>
 INLINE void clear(u32* words) {
     uint4* quads = reinterpret_cast<uint4*>(words);
@@ -75,19 +76,19 @@ INLINE void clear(u32* words) {
     }
 }
 
-// Writes -1 from `from` on.
+// Writes -1 to out[from .. to].
 INLINE void pad(i32* out, u32 from, u32 to) {
 #pragma unroll 1
     for (u32 i = from + threadIdx.x; i < to; i += THREADS) out[i] = -1;
 }
 
-// The smallest and largest value of a request, from those of its threads.
-// Dropped values do not count; without any, low > high.
+// The smallest value of a request, and the largest plus 1, from those of the threads. `any`:
+// whether this thread has a value. Without any value, low > high.
 INLINE void block_range(u32& low, u32& high, bool any) {
     __shared__ u32 lows[WARPS];
     __shared__ u32 highs[WARPS];
-    // Values fit 31 bits, so 2^32 - 1 stands for none in `low` and, shifted by one,
-    // 0 for none in `high`.
+    // Values fit 31 bits, so 2^32 - 1 stands for no value in `low`, and 0 for no value in `high`,
+    // because 1 is added to values there.
     low = __reduce_min_sync(ALL_LANES, any ? low : 0xFFFFFFFFu);
     high = __reduce_max_sync(ALL_LANES, any ? high + 1 : 0);
     if (lane_id() == 0) {
@@ -101,7 +102,8 @@ INLINE void block_range(u32& low, u32& high, bool any) {
 
 // ---- bitmap ------------------------------------------------------------------
 
-// The sum of `own` over the threads before this one; `total` over all, below 2^16.
+// The sum of `own` over the threads before this one. `total` is the sum over all threads, below
+// 2^16.
 INLINE u32 block_sum_before(u32 own, u32& total) {
     __shared__ u32 totals[WARPS];
     const u32 warp = threadIdx.x / WARP;
@@ -114,15 +116,15 @@ INLINE u32 block_sum_before(u32 own, u32& total) {
     return (both >> 16) + inclusive - own;
 }
 
-// A warp's share of the bitmap, STEPS times four words a lane, and for each of those
-// how many bits are set before it in the share.
+// A warp's part of the bitmap: STEPS times four words for each lane, and for each of these quads
+// the number of set bits before it in the part.
 template <u32 STEPS>
-struct Share {
+struct WarpBitmap {
     uint4 words[STEPS];
     u32 before[STEPS];
     u32 total;
 
-    INLINE Share(const uint4* bits, u32 first) {
+    INLINE WarpBitmap(const uint4* bits, u32 first) {
         u32 own[STEPS];
 #pragma unroll
         for (u32 s = 0; s < STEPS; s++) {
@@ -130,7 +132,8 @@ struct Share {
             const uint4& w = words[s];
             own[s] = __popc(w.x) + __popc(w.y) + __popc(w.z) + __popc(w.w);
         }
-        // A share has at most 2^15 bits, 2^12 a step: two steps share a register.
+        // A part has at most 2^15 bits, 2^12 for each step, so the sums of two steps fit one
+        // register.
         total = 0;
 #pragma unroll
         for (u32 s = 0; s < STEPS; s += 2) {
@@ -147,19 +150,20 @@ struct Share {
     }
 };
 
-// Writes the values of a word's bits in order, those of the first bit being `first`.
+// Writes the values of a word's set bits in order; bit 0 stands for the value `first`.
 INLINE void stage_word(u32 word, u32 first, u32*& to) {
 #pragma unroll 1
     while (word != 0) {
-        // Of the lowest bit alone, the place is one instruction of the slow pipe.
+        // `__clz` of the lowest set bit alone takes one instruction of the slow pipe; `__ffs` would
+        // take two.
         const u32 rest = word & (word - 1);
         *to++ = first + 31 - __clz(word ^ rest);
         word = rest;
     }
 }
 
-// Stages the values of the bitmap's first half in order; returns how many. Each thread
-// writes the bits of its own four words.
+// Stages the values of the first half of the bitmap in order. Returns their number. Each thread
+// writes the set bits of its own four words.
 INLINE u32 stage_bits(const Shared& shared, u32 base) {
     const uint4 words = reinterpret_cast<const uint4*>(shared.bits)[threadIdx.x];
     const u32 own = __popc(words.x) + __popc(words.y) + __popc(words.z) + __popc(words.w);
@@ -173,8 +177,8 @@ INLINE u32 stage_bits(const Shared& shared, u32 base) {
     return total;
 }
 
-// The same, where words are many more than values: each thread looks up the ranks of
-// its own values.
+// The same if there are many more words than values: each thread looks up the ranks of its own
+// values.
 template <u32 ITEMS, u32 STEPS>
 INLINE u32 stage_ranks(const Shared& shared, const u32 (&values)[ITEMS], u32 base) {
     __shared__ u32 totals[WARPS];
@@ -182,14 +186,14 @@ INLINE u32 stage_ranks(const Shared& shared, const u32 (&values)[ITEMS], u32 bas
     const u32 warp = threadIdx.x / WARP;
     {
         const u32 first = warp * STEPS * WARP + lane_id();
-        const Share<STEPS> share(reinterpret_cast<const uint4*>(shared.bits), first);
+        const WarpBitmap<STEPS> part(reinterpret_cast<const uint4*>(shared.bits), first);
         u32* pairs = reinterpret_cast<u32*>(prefix);
 #pragma unroll
         for (u32 s = 0; s < STEPS; s++) {
-            const u32 half = __popc(share.words[s].x) + __popc(share.words[s].y);
-            pairs[first + s * WARP] = share.before[s] | (share.before[s] + half) << 16;
+            const u32 half = __popc(part.words[s].x) + __popc(part.words[s].y);
+            pairs[first + s * WARP] = part.before[s] | (part.before[s] + half) << 16;
         }
-        if (lane_id() == 0) totals[warp] = share.total;
+        if (lane_id() == 0) totals[warp] = part.total;
     }
     __syncthreads();
     const SumsOfWarps<u32> warps(totals, lane_id());
@@ -208,7 +212,7 @@ INLINE u32 stage_ranks(const Shared& shared, const u32 (&values)[ITEMS], u32 bas
     return total;
 }
 
-// Stages the distinct of values that the bitmap marks, in order; returns how many.
+// Stages the distinct values that the bitmap has, in order. Returns their number.
 template <u32 ITEMS>
 INLINE u32 stage_by_bitmap(const Shared& shared, const u32 (&values)[ITEMS], u32 base,
                            bool half) {
@@ -224,7 +228,7 @@ INLINE u32 stage_by_bitmap(const Shared& shared, const u32 (&values)[ITEMS], u32
     return total;
 }
 
-// Marks values in the bitmap.
+// Sets the bits of values in the bitmap.
 template <u32 ITEMS>
 INLINE void mark_small(const Shared& shared, const u32 (&values)[ITEMS], u32 base) {
 #pragma unroll
@@ -238,7 +242,7 @@ INLINE void mark_small(const Shared& shared, const u32 (&values)[ITEMS], u32 bas
 
 // ---- presence ----------------------------------------------------------------
 
-// Marks which words of a bitmap of 2^20 values from `base` have any.
+// Marks the nonempty words of a bitmap of 2^20 values from `base` on.
 template <u32 ITEMS>
 INLINE void mark_presence(const Shared& shared, const u32 (&values)[ITEMS], u32 base) {
 #pragma unroll
@@ -250,10 +254,10 @@ INLINE void mark_presence(const Shared& shared, const u32 (&values)[ITEMS], u32 
     }
 }
 
-// Stages distinct values in order: only the words that are there have a place.
+// Stages the distinct values in order, by presence. Only nonempty bitmap words get a slot.
 template <u32 ITEMS>
 INLINE u32 stage_by_presence(const Shared& shared, const u32 (&values)[ITEMS], u32 base) {
-    // Present words, and how many are before them.
+    // For each word of marks: the marks, and the number of marks in the words before it.
     uint2* entries = reinterpret_cast<uint2*>(shared.stage);
     u32* words = shared.bits;
     u16* before = shared.before<u16>();
@@ -334,7 +338,7 @@ INLINE void bitonic_sort(u32* values, u32 n) {
 
 constexpr u32 ONES = 0x01010101;
 
-// Where a bucket starts among the staged values, and how many it has.
+// The start of a bucket among the staged values, and its number of values.
 struct Bucket {
     u32 start;
     u32 count;
@@ -347,9 +351,9 @@ struct Bucket {
     }
 };
 
-// Sorts into the staging area by buckets of the values' top bits: `shift` leaves
-// 2^LOG_BUCKETS of them, whose counters are zero. Returns how many values there are,
-// equal ones included, and whether there are any.
+// Sorts the values into the staging area by buckets of their top bits: the bucket of a value is
+// (value - base) >> shift, below 2^LOG_BUCKETS. The counters must be zero. Returns the number of
+// values, including equal ones, and sets `equals` to whether there are equal values.
 template <u32 ITEMS>
 INLINE u32 sort_by_buckets(const Shared& shared, const u32 (&values)[ITEMS], u32 base,
                            u32 shift, bool& equals) {
@@ -361,7 +365,7 @@ INLINE u32 sort_by_buckets(const Shared& shared, const u32 (&values)[ITEMS], u32
         if (static_cast<i32>(values[i]) >= 0) {
             const u32 bucket = (values[i] - base) >> shift;
             const u32 place = bucket % 4 * 8;
-            // A counter that overflows was seen above the limit before.
+            // A counter can overflow only after an earlier value has seen it above the limit.
             slots[i] = atomicAdd(&shared.bits[bucket / 4], 1u << place) >> place & 0xFF;
             crowded |= slots[i] >= MAX_BUCKET;
         }
@@ -372,7 +376,7 @@ INLINE u32 sort_by_buckets(const Shared& shared, const u32 (&values)[ITEMS], u32
 #pragma unroll
         for (u32 i = 0; i < ITEMS; i++) own += static_cast<i32>(values[i]) >= 0;
         block_sum_before(own, total);
-        // 2^31 and more, the dropped ones, sort behind all others.
+        // Dropped values are 2^31 and more, so they sort after all others.
         u32 padded = THREADS;
         while (padded < ITEMS * THREADS) padded *= 2;
 #pragma unroll 1
@@ -395,16 +399,17 @@ INLINE u32 sort_by_buckets(const Shared& shared, const u32 (&values)[ITEMS], u32
             make_uint4(before, before + x, before + y, before + z);
     }
     __syncthreads();
-    // Registers hold the buckets of few values; the buckets of more values are looked up twice.
-    constexpr bool KEEPS = ITEMS <= 8;
-    u32 starts[KEEPS ? ITEMS : 1];
-    u32 counts[KEEPS ? ITEMS : 1];
+    // With few values, registers hold the buckets of the values; otherwise buckets are looked up
+    // twice.
+    constexpr bool IN_REGISTERS = ITEMS <= 8;
+    u32 starts[IN_REGISTERS ? ITEMS : 1];
+    u32 counts[IN_REGISTERS ? ITEMS : 1];
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
-        if (KEEPS) counts[i] = 0;
+        if (IN_REGISTERS) counts[i] = 0;
         if (static_cast<i32>(values[i]) >= 0) {
             const Bucket bucket(shared, (values[i] - base) >> shift);
-            if (KEEPS) {
+            if (IN_REGISTERS) {
                 starts[i] = bucket.start;
                 counts[i] = bucket.count;
             }
@@ -412,13 +417,13 @@ INLINE u32 sort_by_buckets(const Shared& shared, const u32 (&values)[ITEMS], u32
         }
     }
     __syncthreads();
-    // Where a bucket has one value it is in its place already.
+    // If a bucket has one value, the value is already at its place.
     bool same = false;
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
         u32 start = 0;
         u32 count = 0;
-        if (KEEPS) {
+        if (IN_REGISTERS) {
             start = starts[i];
             count = counts[i];
         } else if (static_cast<i32>(values[i]) >= 0) {
@@ -427,7 +432,8 @@ INLINE u32 sort_by_buckets(const Shared& shared, const u32 (&values)[ITEMS], u32
             count = bucket.count;
         }
         if (count > 1) {
-            // From the next one around, so that a value does not meet itself.
+            // Visits the other values of the bucket, starting with the next one and wrapping
+            // around.
             u32 place = start;
             u32 at = slots[i];
 #pragma unroll 1
@@ -438,20 +444,20 @@ INLINE u32 sort_by_buckets(const Shared& shared, const u32 (&values)[ITEMS], u32
                 same |= other == values[i];
             }
             slots[i] = place;
-        } else if (!KEEPS) {
+        } else if (!IN_REGISTERS) {
             slots[i] = IN_PLACE;
         }
     }
     equals = __syncthreads_or(same);
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
-        if (KEEPS ? counts[i] > 1 : slots[i] != IN_PLACE) shared.stage[slots[i]] = values[i];
+        if (IN_REGISTERS ? counts[i] > 1 : slots[i] != IN_PLACE) shared.stage[slots[i]] = values[i];
     }
     __syncthreads();
     return total;
 }
 
-// Writes the first of equals among `n` sorted values; returns how many.
+// Writes the first of each run of equal values among `n` sorted values. Returns their number.
 template <u32 ITEMS>
 INLINE u32 write_distinct(const u32* sorted, u32 n, i32* out) {
     __shared__ u32 totals[WARPS];

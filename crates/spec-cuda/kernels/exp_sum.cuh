@@ -1,4 +1,4 @@
-// The sum of exponentials of a row's logits, and the logarithm of the row's softmax.
+// The sum of the exponentials of a row's logits, and the logarithm of the row's softmax.
 #pragma once
 
 #include "max_or_nan.cuh"
@@ -6,11 +6,12 @@
 // e^x, approximately.
 INLINE float approximate_exp(float x) { return approximate_exp2(x * 1.44269504f); }
 
-// A sum of exponentials, in units of the exponential of one of the logits.
+// A sum of exponentials of logits, stored as sum * e^unit so that it does not overflow.
 struct ExpSum {
-    // A sum keeps its unit until a logit exceeds the unit by more than this: the warps of a row whose logits
-    // ascend would otherwise change units all the time. The error of an exponential grows with its argument:
-    // with a slack of 16, the logarithm of a share of nearly 1 is off by more than 1e-6.
+    // `unit` changes only when a logit exceeds it by more than SLACK. If `unit` followed every
+    // larger logit, a warp whose logits ascend would rescale its sum all the time. The error of an
+    // exponential grows with its argument: with a slack of 16, the log-probability of a token whose
+    // probability is nearly 1 would be off by more than 1e-6.
     static constexpr float SLACK = 4.0f;
 
     float unit;
@@ -18,8 +19,8 @@ struct ExpSum {
 
     INLINE ExpSum() : unit(-LARGEST), sum(0.0f) {}
 
-    // For what LogitGroups::survey reads. NaN counts as negative infinity. A sum that has met positive infinity
-    // is not used.
+    // Called by LogitGroups::survey before a vector of logits: every vector must be visited. NaN
+    // counts as negative infinity. The sum is not used if a logit was positive infinity.
     INLINE bool begin(float) const { return true; }
 
     template <u32 N>
@@ -50,7 +51,7 @@ struct ExpSum {
         sum += added;
     }
 
-    // Over a warp.
+    // Combines the sums of the warp's lanes. All lanes then have the result.
     INLINE void fold() {
         const float largest = exact::value_of_key(__reduce_max_sync(ALL_LANES, exact::sort_key(unit)));
         sum = warp_sum(sum * approximate_exp(unit - largest));
@@ -59,7 +60,7 @@ struct ExpSum {
 
     INLINE u64 bits() const { return static_cast<u64>(__float_as_uint(unit)) << 32 | __float_as_uint(sum); }
 
-    // The sum of some sums, whose `bits` are given, in units of the exponential of `largest`. By a warp.
+    // The total of `count` sums, given by their `bits`, divided by e^largest. By a warp.
     INLINE static float total(const u64* sums, u32 count, float largest) {
         float sum = 0.0f;
         for (u32 i = lane_id(); i < count; i += WARP) {
@@ -70,15 +71,15 @@ struct ExpSum {
     }
 };
 
-// ln softmax of a row's logits.
+// The natural logarithm of the softmax of a row's logits.
 struct LogSoftmax {
     float largest;
-    // Of the sum of exponentials, in units of the exponential of the largest logit. Where that is infinite, of
-    // the number of infinite logits.
+    // The logarithm of the sum of exponentials divided by e^largest. If the largest logit is
+    // infinite, the logarithm of the number of infinite logits.
     float logarithm;
 
     INLINE float operator()(float x) const {
-        // NaN and negative infinity.
+        // x is NaN or negative infinity.
         if (!(x > negative_infinity())) return negative_infinity();
         return (x == largest ? 0.0f : exact::sub(x, largest)) - logarithm;
     }

@@ -1,7 +1,8 @@
-// Finds the largest value of each of eight groups at once. Neighbouring lanes share the groups:
-// each lane holds one value of every group. In each step a lane gives half of its values to a
-// partner lane and keeps the larger ones of the other half, so that the lanes end with different
-// groups. For eight lanes this takes 7 shuffles; one group after the other would take 24.
+// Finds the largest value of each of eight groups at once. LANES neighbouring lanes work on the
+// same eight groups: each lane holds one value of every group. In each step a lane sends half of
+// its values to a partner lane and keeps the larger values of the other half, so that the lanes end
+// with different groups. For eight lanes this takes 7 shuffles; one group after the other would
+// take 24.
 #pragma once
 
 #include "common.cuh"
@@ -14,14 +15,14 @@ struct LargestNumber {
     INLINE static float number(float value) { return value; }
 };
 
-// The number of groups, and of values that a lane holds.
+// The number of groups, which is also the number of values in each lane.
 constexpr u32 FOLDED = 8;
 
-// Folds each of the eight values over LANES neighbouring lanes. Returns the number of the group
-// that this lane ends with; the largest value of that group is then in values[0]. If there are more
-// lanes than groups, several lanes end with the same group.
-template <u32 LANES, typename How>
-INLINE u32 fold(typename How::Value (&values)[FOLDED], u32 lane) {
+// Reduces each of the eight values over LANES neighbouring lanes. `Compare::larger` compares two
+// values. Returns the number of the group that this lane ends with; the largest value of that group
+// is then in values[0]. If there are more lanes than groups, several lanes end with the same group.
+template <u32 LANES, typename Compare>
+INLINE u32 fold(typename Compare::Value (&values)[FOLDED], u32 lane) {
     u32 place = 0;
     u32 step = LANES / 2;
 #pragma unroll
@@ -31,14 +32,14 @@ INLINE u32 fold(typename How::Value (&values)[FOLDED], u32 lane) {
         for (u32 i = 0; i < half; ++i) {
             const auto given = upper ? values[i] : values[i + half];
             const auto kept = upper ? values[i + half] : values[i];
-            values[i] = How::larger(kept, __shfl_xor_sync(ALL_LANES, given, step));
+            values[i] = Compare::larger(kept, __shfl_xor_sync(ALL_LANES, given, step));
         }
         place += upper ? half : 0;
         step /= 2;
     }
 #pragma unroll
     for (; step > 0; step /= 2) {
-        values[0] = How::larger(values[0], __shfl_xor_sync(ALL_LANES, values[0], step));
+        values[0] = Compare::larger(values[0], __shfl_xor_sync(ALL_LANES, values[0], step));
     }
     return place;
 }

@@ -1,30 +1,31 @@
-// hybrid_mtp_ngram: extends the drafts of a multi-token-prediction head by n-gram matching. The
-// search and the budget are in ngram.cuh. This file says what a request asks for and how the budget
-// counts the request: it has `have` tokens in this step already, and gets drafts behind them as
-// long as there is room.
+// hybrid_mtp_ngram: adds drafts from n-gram matching to the drafts of a multi-token-prediction
+// head. ngram.cuh has the search and the budget, with the mapping of warps to requests and the
+// bytes. This file defines how many drafts a request may get, and how many tokens the budget counts
+// for it: the request already has `have` tokens in this step, and gets drafts after them as long as
+// there is room.
 #include "ngram.cuh"
 
 struct HybridMtpNgram {
-    static INLINE bool waits(const Params& p, u32 index) { return p.decoder[index] > 0; }
+    static INLINE bool reserves(const Params& p, u32 index) { return p.decoder[index] > 0; }
 
-    struct Ask {
+    struct BudgetDemand {
         i32 have;
         i32 decoded;
 
-        INLINE Ask(const Params& p, u32 index)
+        INLINE BudgetDemand(const Params& p, u32 index)
             : have(p.this_time[index]), decoded(p.decoder[index]) {}
 
         // The largest number of tokens that the request may add to the budget: the tokens that it
-        // has or may get, and 1 if it decodes. Another block may have written the request's drafts
-        // already, which changes `have` but not this number. So every block computes the same budget.
+        // has or may get, and 1 if it decodes. Another block may already have written the request's
+        // drafts, which changes `have` but not this number, so every block computes the same sum.
         INLINE u32 max_added(const Params& p) const {
             const i64 all = max(static_cast<i64>(have), static_cast<i64>(p.max_draft_tokens) + 1);
-            return (have > 0 ? clamped(all, TOO_MANY) : 0) + (decoded > 0);
+            return (have > 0 ? clamped(all, SUM_LIMIT) : 0) + (decoded > 0);
         }
     };
 
     static INLINE Request request(const Params& p, u32 index) {
-        // All loads first, so that none waits for another.
+        // All loads come first, so that none waits for another.
         const i32 have = p.this_time[index];
         const i32 decoded = p.decoder[index];
         Request r = cut_lengths(p, index, 0);
@@ -33,8 +34,8 @@ struct HybridMtpNgram {
         r.slot = static_cast<u32>(max(have, 0));
         r.base = have;
         r.used = static_cast<u32>(max(have, 0));
-        r.waits = decoded > 0;
-        r.leaves = have > 0 && r.limit > 0;
+        r.reserves = decoded > 0;
+        r.releases = have > 0 && r.limit > 0;
         if (have <= 0) {
             r.limit = 0;
             r.bits = have < 0 ? BAD_LENGTHS : 0;

@@ -1,11 +1,11 @@
-// Types of arguments in addition to those of common.cuh: booleans, and matrices of integers. The
-// same types on the host are in src/args.rs.
+// Argument types in addition to those of common.cuh: booleans, and matrices of integers. The same
+// types on the host are in src/args.rs.
 #pragma once
 
 #include "common.cuh"
 
 // An array of booleans of one byte, or of four bytes if `wide`. Every value except 0 is true.
-struct Truths {
+struct Bools {
     const void* data;
     u64 wide;
 

@@ -1,16 +1,16 @@
 // indexer_topk: the positions of the k largest scores of each row, ascending.
 //
-// A team of blocks (a cluster, or one block on devices without clusters) handles one row, which is
-// cut into contiguous pieces, one for each block. There are two kernels, and the host picks one of
-// them. By a bound (long rows; indexer_topk_listed.cuh): a part of the row shows which scores are
-// worth listing, before the rest is read. By digits (other rows; indexer_topk_digits.cuh): a radix
-// select.
+// A team of blocks (a cluster, or one block on devices without clusters) selects in one row. The
+// row is cut into contiguous pieces, one for each block. There are two kernels, and the host
+// chooses between them. By a bound (long rows; indexer_topk_bounded_select.cuh): a part of the row
+// gives a bound, and only scores above the bound are listed. By digits (other rows;
+// indexer_topk_radix_select.cuh): a radix select.
 //
 // Both kernels compare integers in a fixed order, so a row has the same positions with either
-// kernel and with any number of blocks in the team.
+// kernel and with any number of blocks.
 //
-// Bytes: each score once.
-#include "indexer_topk_listed.cuh"
+// Bytes: each score once, 4 or 2 bytes.
+#include "indexer_topk_bounded_select.cuh"
 
 template <typename T, bool BY_BOUND>
 INLINE void select(const Params& p) {

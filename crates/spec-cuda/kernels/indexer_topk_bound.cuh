@@ -1,38 +1,38 @@
-// indexer_topk by a bound: a block's piece of the row, the tile of it that the block reads first,
-// and the bound, a key that hopefully all those of the row's k best scores reach that are in the
-// piece. A score reaches a key if its own key is not smaller. indexer_topk_listed.cuh has the design.
+// indexer_topk by a bound: a block's piece of the row; the tile of the piece that the block reads
+// first; and the bound, a key that probably all those of the row's k best scores reach that are in
+// the piece. A score reaches a key if its own key is not smaller. indexer_topk_bounded_select.cuh
+// describes the design.
 #pragma once
 
-#include "indexer_topk_digits.cuh"
+#include "indexer_topk_radix_select.cuh"
 #include "max_or_nan.cuh"
 
-// Scores that a thread has in registers, one for each bit of a word. A tile has those of all
-// threads.
+// Scores of a tile that a thread has in registers: one for each bit of a word.
 constexpr u32 OF_TILE = 32;
-// The vectors of 16 bytes that have these scores.
+// The number of 16-byte vectors that contain these scores.
 template <typename T>
 constexpr u32 AHEAD = OF_TILE / Pack<T>::N;
 template <typename T>
 using Tile = Pack<T>[AHEAD<T>];
-// Vectors of each thread that are on their way to shared memory at any time, and the tiles that
-// these vectors make.
+// Vectors of each thread that are in flight to shared memory at any time, and the number of tiles
+// that these vectors make.
 constexpr u32 STAGED = 8;
 template <typename T>
 constexpr u32 STAGES = STAGED / AHEAD<T>;
-// The largest number of threads. A warp that finds its share of a small task takes the time of a
-// warp that finds a large share, so few warps that have many scores each are faster.
+// The largest number of threads. In a task of few instructions, a warp spends as much time on
+// finding its part as on working on it, so few warps with many scores each are faster.
 constexpr u32 BOUND_THREADS = 512;
-// Vectors of a group whose maximum counts, unless each vector is a group.
+// Vectors in a group, unless each vector is a group.
 constexpr u32 OF_GROUP = 4;
-// The chosen scores are counted in so many groups at most.
+// The largest number of groups in which the chosen scores are counted.
 constexpr u32 GROUPS = 2 * BINS;
 // The key of -inf and of NaN, the smallest of all.
 constexpr u32 LOWEST = 0x007FFFFFu;
 
-// Arrays in dynamic shared memory: the tiles that are on their way; the listed scores of this
-// block, and the bit of each (apart from the scores, because other blocks read only the scores); a
-// bit for each score of the piece. When the piece has been read, the keys of the listed scores of
-// all blocks take the place of the tiles.
+// Arrays in dynamic shared memory: the tiles in flight; the listed scores of this block, and, in a
+// separate array, the bit of each (other blocks read only the scores); a bit for each score of the
+// piece. When the piece has been read, the keys of the listed scores of all blocks replace the
+// tiles.
 INLINE u32 staged_words() { return 4 * STAGED * blockDim.x; }
 INLINE uint4* staged() { return reinterpret_cast<uint4*>(words()); }
 INLINE u32* taken() { return words(); }
@@ -41,7 +41,7 @@ INLINE u32* listed_bits(const Params& p) { return words() + staged_words() + p.c
 INLINE u32* score_bits(const Params& p) { return words() + staged_words() + 2 * p.candidates; }
 
 INLINE u32 warps() { return blockDim.x / WARP; }
-// Divides by the number of the block's threads: by a shift, since a block has 256 threads or 512, which
+// Divides by the number of threads of the block, by a shift: a block has 256 or 512 threads, which
 // the compiler does not know.
 INLINE u32 over_threads(u32 count) { return count >> (31 - __clz(blockDim.x)); }
 template <typename T>
@@ -80,7 +80,7 @@ INLINE u32 sum_of_four(const u32* from) {
 // bin, and `count` the number of keys in this bin. Calls found(bin, before, count) for each bin
 // that is not empty and has before < limit and before + count >= least.
 template <typename Found>
-INLINE void search_bins(u32& turn, u32 least, u32 limit, Found found) {
+INLINE void search_bins(u32& turn, u32 min_through, u32 limit, Found found) {
     const u32 of_thread = over_threads(BINS);
     const u32 top = BINS - of_thread * (threadIdx.x + 1);
     const u32* const bins = shared().bins[0] + top;
@@ -89,27 +89,27 @@ INLINE void search_bins(u32& turn, u32 least, u32 limit, Found found) {
     for (u32 j = 0; j < of_thread; j += 4) own += sum_of_four(bins + j);
     u32 total;
     u32 before = thread_place(turn, own, total);
-    if (before >= limit || before + own < least) return;
+    if (before >= limit || before + own < min_through) return;
 #pragma unroll 1
     for (u32 j = of_thread; j-- > 0;) {
         const u32 count = bins[j];
-        if (count != 0 && before < limit && before + count >= least) found(top + j, before, count);
+        if (count != 0 && before < limit && before + count >= min_through) found(top + j, before, count);
         before += count;
     }
 }
 
 // ---- copies to shared memory ---------------------------------------------------
 
-// Copies a vector without passing through registers or the first cache.
+// Copies a vector without using registers or the first-level cache.
 INLINE void copy_past_cache(uint4* to, const uint4* from) {
     const u32 place = static_cast<u32>(__cvta_generic_to_shared(to));
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(place), "l"(from) : "memory");
 }
 
-// Ends a group of copies, which may have none.
+// Ends a group of copies, which may be empty.
 INLINE void end_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until only the youngest N groups of this thread are on their way.
+// Waits until at most the latest N groups of this thread are in flight.
 template <u32 N>
 INLINE void await_all_copies_but() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
@@ -133,13 +133,13 @@ struct SlottedPiece : AlignedRow<T> {
 
     // Vector 0.
     const uint4* vectors_from;
-    // A word of scores that are -inf, in place of those that are not in the row.
+    // A word of scores that are -inf, for entries outside the row.
     u32 lowest;
     u32 tiles;
     // The vectors of the piece.
     u32 begin;
     u32 end;
-    // Those vectors of the piece whose entries are all in the row.
+    // The vectors of the piece whose entries are all in the row.
     u32 whole_begin;
     u32 whole_count;
 
@@ -168,8 +168,8 @@ struct SlottedPiece : AlignedRow<T> {
         return begin + WARP * ((a * warps() + threadIdx.x / WARP) * tiles + tile) + lane_id();
     }
 
-    // The entries of a vector that is not whole are -inf here: the vectors at the ends of a row are
-    // read separately.
+    // A vector of -inf, in place of a vector that is partly outside the row: such vectors are read
+    // separately.
     INLINE Pack<T> none() const {
         Pack<T> pack;
         pack.raw = make_uint4(lowest, lowest, lowest, lowest);
@@ -182,12 +182,13 @@ struct SlottedPiece : AlignedRow<T> {
         return pack;
     }
 
-    // Where vector `a` of this thread in a tile arrives. A thread reads only what it asked for.
+    // The address to which vector `a` of this thread in a tile is copied. A thread reads only its
+    // own copies.
     INLINE uint4* place(u32 tile, u32 a) const {
         return staged() + (tile % STAGES * AHEAD<T> + a) * blockDim.x + threadIdx.x;
     }
 
-    // Asks for vector v of a tile, if the piece has this tile.
+    // Starts to copy vector v of a tile, if the piece has this tile.
     INLINE void ask(u32 tile, u32 a, u32 v) const {
         if (tile < tiles && whole(v)) copy_past_cache(place(tile, a), vectors_from + v);
         end_of_copies();
@@ -198,7 +199,7 @@ struct SlottedPiece : AlignedRow<T> {
         for (u32 a = 0; a < AHEAD<T>; a++) packs[a] = load(vector(0, a));
     }
 
-    // Loads the first tile, and asks for the tiles after it.
+    // Loads the first tile, and starts to copy the tiles after it.
     INLINE void start(Tile<T>& packs) const {
         load_first(packs);
         if (tiles == 1) return;
@@ -241,8 +242,8 @@ struct SlottedPiece : AlignedRow<T> {
         }
     }
 
-    // Calls visit(entry, bit) for those entries of the row that lie in a vector at an end of the
-    // piece of which a part is outside the row.
+    // Calls visit(entry, bit) for the entries of vectors at the ends of the piece that are partly
+    // outside the row.
     template <typename Visit>
     INLINE void edges(bool brain, Visit visit) const {
         if (threadIdx.x > 1 || begin + threadIdx.x >= end) return;
@@ -255,8 +256,8 @@ struct SlottedPiece : AlignedRow<T> {
 INLINE u32 lowest_of(const float*, bool) { return 0xFF800000u; }
 INLINE u32 lowest_of(const Half*, bool brain) { return brain ? 0xFF80FF80u : 0xFC00FC00u; }
 
-// The larger ones of two pairs of scores of 16 bits. If one of two scores is a NaN, the result is
-// NaN with OR_NAN, and else the other one.
+// The larger scores of two pairs of 16-bit scores. If one of two scores is NaN, the result is NaN
+// if OR_NAN, else the other score.
 template <bool OR_NAN>
 INLINE u32 larger_pair(u32 x, u32 y, bool brain) {
     if (OR_NAN) return brain ? max_or_nan_bf16x2(x, y) : max_or_nan_f16x2(x, y);
@@ -269,8 +270,8 @@ INLINE u32 larger_pair(u32 x, u32 y, bool brain) {
     return pair;
 }
 
-// The largest f16 or bf16 that is not above `x`, twice. A score is above this number if it is
-// above `x`.
+// The largest f16 or bf16 number that is not above `x`, in both halves of a word. A 16-bit score is
+// above this number if and only if it is above `x`.
 INLINE u32 pair_not_above(float x, bool brain) {
     u32 bits;
     if (brain) {
@@ -284,7 +285,7 @@ INLINE u32 pair_not_above(float x, bool brain) {
     return bits | bits << 16;
 }
 
-// Which scores of a pair are above those of another pair: 16 equal bits for each.
+// Compares two pairs of scores: 16 bits of 1 for each score of `x` that is above that of `y`.
 template <bool BRAIN>
 INLINE u32 above_pair(u32 x, u32 y) {
     if (BRAIN) {
@@ -303,7 +304,7 @@ INLINE u32 word_of(const Pack<T>& pack, u32 w) {
 
 INLINE u32 nth(const u32 (&words)[1], u32) { return words[0]; }
 
-// Word n of COUNT words. Each step leaves half of the words, because registers have no index.
+// Word n of COUNT words. Each step halves the number of words, because registers cannot be indexed.
 template <u32 COUNT>
 INLINE u32 nth(const u32 (&words)[COUNT], u32 n) {
     const bool upper = n & COUNT / 2;
@@ -313,7 +314,7 @@ INLINE u32 nth(const u32 (&words)[COUNT], u32 n) {
     return nth(half, n);
 }
 
-// Word n of what a thread has of a tile.
+// Word n of this thread's part of a tile.
 template <typename T>
 INLINE u32 nth_word(const Tile<T>& packs, u32 n) {
     u32 words[4 * AHEAD<T>];
@@ -322,7 +323,7 @@ INLINE u32 nth_word(const Tile<T>& packs, u32 n) {
     return nth(words, n);
 }
 
-// The largest number of a vector, or NaN if there is none.
+// The largest number of a vector; NaN if all entries are NaN.
 INLINE float largest(const Pack<float>& pack, bool) {
     return fmaxf(fmaxf(pack.items[0], pack.items[1]), fmaxf(pack.items[2], pack.items[3]));
 }
@@ -335,38 +336,38 @@ INLINE float largest(const Pack<Half>& pack, bool brain) {
                  Half::wide(static_cast<u16>(pair >> 16), brain));
 }
 
-// What a thread compares the scores of its tiles with, and the largest one of these scores so far.
+// Compares the scores of a thread's tiles with the bound, and keeps the largest of these scores.
 template <typename T>
 struct Filter;
 
 template <>
 struct Filter<float> {
-    float least;
-    float most;
+    float threshold;
+    float max_score;
 
-    INLINE Filter(float bound, bool) : least(bound), most(negative_infinity()) {}
+    INLINE Filter(float bound, bool) : threshold(bound), max_score(negative_infinity()) {}
 
-    // Lets no score pass from now on.
-    INLINE void close() { least = infinity(); }
+    // From now on, no score passes.
+    INLINE void close() { threshold = infinity(); }
 
-    // Which scores of a tile are above the bound, one bit for each score.
+    // A bit for each score of a tile: 1 if the score is above the bound.
     INLINE u32 pass(const Tile<float>& packs) {
         u32 bits = 0;
 #pragma unroll
         for (u32 i = 0; i < OF_TILE; i++) {
-            if (packs[i / 4].items[i % 4] > least) bits |= 1u << i;
+            if (packs[i / 4].items[i % 4] > threshold) bits |= 1u << i;
         }
 #pragma unroll
         for (u32 a = 0; a < AHEAD<float>; a++) {
             const float(&x)[4] = packs[a].items;
             const float best = max_or_nan(max_or_nan(x[0], x[1]), max_or_nan(x[2], x[3]));
-            most = max_or_nan(most, best);
+            max_score = max_or_nan(max_score, best);
         }
         return bits;
     }
 
-    // The largest score, or NaN if there is one.
-    INLINE float greatest() const { return most; }
+    // The largest score; NaN if a score is NaN.
+    INLINE float greatest() const { return max_score; }
 
     // The score of a bit.
     INLINE static float score(const Tile<float>& packs, u32 bit, bool) {
@@ -383,16 +384,16 @@ template <>
 struct Filter<Half> {
     static constexpr u32 WORDS = OF_TILE / 2;
 
-    u32 least;
-    u32 most;
+    u32 threshold;
+    u32 max_score;
     bool brain;
 
     INLINE Filter(float bound, bool brain)
-        : least(pair_not_above(bound, brain)),
-          most(pair_not_above(negative_infinity(), brain)),
+        : threshold(pair_not_above(bound, brain)),
+          max_score(pair_not_above(negative_infinity(), brain)),
           brain(brain) {}
 
-    INLINE void close() { least = pair_not_above(infinity(), brain); }
+    INLINE void close() { threshold = pair_not_above(infinity(), brain); }
 
     template <bool BRAIN>
     INLINE u32 pass_pairs(const Tile<Half>& packs) {
@@ -400,26 +401,26 @@ struct Filter<Half> {
 #pragma unroll
         for (u32 w = 0; w < WORDS; w++) {
             const u32 pair = word_of(packs[w / 4], w % 4);
-            bits |= above_pair<BRAIN>(pair, least) & (1u << w | 1u << (WORDS + w));
+            bits |= above_pair<BRAIN>(pair, threshold) & (1u << w | 1u << (WORDS + w));
         }
 #pragma unroll
         for (u32 a = 0; a < AHEAD<Half>; a++) {
             const uint4& x = packs[a].raw;
             const u32 best = larger_pair<true>(larger_pair<true>(x.x, x.y, BRAIN),
                                                larger_pair<true>(x.z, x.w, BRAIN), BRAIN);
-            most = larger_pair<true>(most, best, BRAIN);
+            max_score = larger_pair<true>(max_score, best, BRAIN);
         }
         return bits;
     }
 
-    // Bit w is that of the lower score of word w, and bit WORDS + w that of the upper score.
+    // Bit w belongs to the lower score of word w, bit WORDS + w to the upper score.
     INLINE u32 pass(const Tile<Half>& packs) {
         return brain ? pass_pairs<true>(packs) : pass_pairs<false>(packs);
     }
 
     INLINE float greatest() const {
-        return max_or_nan(Half::wide(static_cast<u16>(most), brain),
-                          Half::wide(static_cast<u16>(most >> 16), brain));
+        return max_or_nan(Half::wide(static_cast<u16>(max_score), brain),
+                          Half::wide(static_cast<u16>(max_score >> 16), brain));
     }
 
     INLINE static float score(const Tile<Half>& packs, u32 bit, bool brain) {
@@ -433,9 +434,9 @@ struct Filter<Half> {
 
 // ---- the bound ----------------------------------------------------------------
 
-// Stores `word` in the shared memory of block `block`, in the variable that is at `here` in this
-// block.
-INLINE void tell(const Cluster& team, u32* here, u32 block, u32 word) {
+// Stores `word` in the shared memory of block `block`, in the variable whose address in this block
+// is `here`.
+INLINE void publish(const Cluster& team, u32* here, u32 block, u32 word) {
     if (team.size == 1) {
         *here = word;
         return;
@@ -460,8 +461,8 @@ INLINE void sync_shared(const Cluster& team) {
     team.wait();
 }
 
-// Arrives at the barrier of the team without ordering memory. Says that this block has started, or
-// that it no longer reads the memory of other blocks.
+// Arrives at the barrier of the team without ordering memory: signals that this block has started,
+// or that it no longer reads the memory of other blocks.
 INLINE void arrive_unordered(const Cluster& team) {
 #if __CUDA_ARCH__ >= 900
     __syncwarp();
@@ -469,10 +470,10 @@ INLINE void arrive_unordered(const Cluster& team) {
 #endif
 }
 
-// A barrier of the team, after the first LEVELS * MAX_CLUSTER threads of each block at most have
-// told the others something. Only the warps of these threads wait until their stores have arrived;
-// a barrier of the block came between the stores of other warps and what was told.
-INLINE void sync_told(const Cluster& team) {
+// A barrier of the team after the first LEVELS * MAX_CLUSTER threads of each block, at most, have
+// published words. Only the warps of these threads wait until their stores are visible; a barrier
+// of the block must lie between the stores of other warps and the publication.
+INLINE void sync_published(const Cluster& team) {
     if (team.size == 1) {
         __syncthreads();
         return;
@@ -485,16 +486,16 @@ INLINE void sync_told(const Cluster& team) {
     team.wait();
 }
 
-// What is asked of the first tiles of a team, or of a block.
+// The number of maxima that determine a bound, from the first tiles of a team or of a block.
 struct Sample {
-    // The bound is a key that so many maxima of groups of the tiles reach.
+    // The bound is a key that `rank` maxima of groups reach.
     u32 rank;
-    // Whether each vector is a group; else OF_GROUP vectors of a thread are one group.
+    // Whether each vector is a group; otherwise OF_GROUP vectors of a thread are one group.
     bool fine;
     // Whether there are enough groups.
     bool suits;
 
-    // The tiles have `vectors` vectors of the row, and room for `room` vectors.
+    // The tiles contain `vectors` vectors of the row, and have room for `room` vectors.
     INLINE Sample(u32 vectors, u32 room, u32 rank) : rank(rank) {
         fine = 2 * rank > min(vectors, room / OF_GROUP);
         suits = 4 * rank <= 3 * min(vectors, room);
@@ -511,27 +512,27 @@ struct Sample {
     }
 };
 
-// The first rank of a sample that has one of `parts` equal parts of the row. If it has the whole
-// row, at least k scores reach the bound. Otherwise, about (rank * parts) scores of the row reach
-// it. These are fewer than k only if the sample has `rank` of the k best scores. By chance the
-// sample has `mean` of these, and the rank is at least 4.4 standard deviations more than that. A
-// larger rank would make the lists longer.
+// The first rank of a sample that is one of `parts` equal parts of the row. If the sample is the
+// whole row, at least k scores reach the bound. Otherwise about rank * parts scores of the row
+// reach it; fewer than k do only if the sample contains at least `rank` of the k best scores. The
+// expected number is `mean`, and the rank exceeds it by at least 4.4 standard deviations. A larger
+// rank would make the lists longer.
 INLINE u32 first_rank(u32 k, u32 parts) {
     const u32 mean = k / parts;
     return parts == 1 ? k : mean + mean / 8 + 40;
 }
 
-// What a block of a team asks of its own tile. With a larger rank than the first one, most rows
-// whose scores grow or fall by one standard deviation along the row need no second bound.
+// The sample of a block's own tile. Its rank is larger than the first rank, so that most rows whose
+// scores grow or fall by one standard deviation along the row need no second bound.
 template <typename T>
 INLINE Sample own_sample(const SlottedPiece<T>& piece, u32 k, u32 spread) {
     const u32 parts = piece.tiles << spread;
-    const Sample least = Sample::of_block(piece, spread, first_rank(k, parts));
-    const Sample more = Sample::of_block(piece, spread, least.rank + k / parts * 5 / 8);
-    return spread > 0 && more.suits && more.fine == least.fine ? more : least;
+    const Sample first = Sample::of_block(piece, spread, first_rank(k, parts));
+    const Sample more = Sample::of_block(piece, spread, first.rank + k / parts * 5 / 8);
+    return spread > 0 && more.suits && more.fine == first.fine ? more : first;
 }
 
-// A block tells the others, for several counts, the largest key that so many of its own keys reach.
+// A block publishes, for several counts, the largest key that this number of its own keys reach.
 // The count of level 0 is rank / (blocks of the team), rounded up. It doubles with each level, up
 // to `rank`.
 INLINE u32 least_count(u32 rank, const Cluster& team, u32 spread) {
@@ -540,15 +541,15 @@ INLINE u32 least_count(u32 rank, const Cluster& team, u32 spread) {
 
 INLINE u32 count_of(u32 rank, u32 of_one, u32 level) { return min(of_one << level, rank); }
 
-// Tells each block of the team, for each level, the largest key that as many keys of this block
-// reach as the level counts. The bins have counts of this block's keys, from key `low` on. The
-// block has `all` keys in total, and those that are in no bin reach `floor`.
-INLINE void tell_reached(u32 rank, const Cluster& team, u32 spread, u32 low, u32 shift, u32 all,
+// Publishes to each block of the team, for each level, the largest key that as many keys of this
+// block reach as the level counts. The bins have counts of this block's keys, from key `low` on.
+// The block has `all` keys in total; those that are in no bin reach `floor`.
+INLINE void publish_reached(u32 rank, const Cluster& team, u32 spread, u32 low, u32 shift, u32 all,
                          u32 floor, u32& turn) {
     Shared& s = shared();
     const u32 of_one = least_count(rank, team, spread);
     if (threadIdx.x <= spread) {
-        // 0 stands for: this block does not have so many keys.
+        // 0 means that this block has fewer keys than the level counts.
         s.own_reached[threadIdx.x] = count_of(rank, of_one, threadIdx.x) <= all ? floor : 0;
     }
     // search_bins passes a barrier before it calls back, so these stores come after the one above.
@@ -563,22 +564,23 @@ INLINE void tell_reached(u32 rank, const Cluster& team, u32 spread, u32 low, u32
     __syncthreads();
     if (threadIdx.x < (spread + 1) << spread) {
         const u32 level = threadIdx.x >> spread;
-        tell(team, &s.reached[level][team.rank], threadIdx.x & (team.size - 1),
+        publish(team, &s.reached[level][team.rank], threadIdx.x & (team.size - 1),
              s.own_reached[level]);
     }
 }
 
-// Ends the search for a bound: clears the bins, and returns the key of a number or of an infinity.
-// s.bound has the bound.
+// Ends the search for a bound, which is in s.bound: clears the bins, and returns the key of a
+// number or of an infinity.
 INLINE u32 found_bound() {
     clear(shared().bins[0], BINS);
     __syncthreads();
-    // No score has the key of -0, so the key of 0 is as good.
+    // No score has the key of -0, so the key of 0 is equivalent.
     return exact::sort_key(exact::value_of_key(max(shared().bound, LOWEST)));
 }
 
-// The new bound: the largest of the told keys that `rank` keys of the team reach, and not less than
-// the bound so far, s.bound. The result is the key of a number or of an infinity. Clears the bins.
+// The new bound: the largest of the published keys that `rank` keys of the team reach, but not less
+// than the previous bound in s.bound. The result is the key of a number or of an infinity. Clears
+// the bins.
 INLINE u32 common_bound(u32 rank, const Cluster& team, u32 spread) {
     Shared& s = shared();
     const u32 lane = lane_id();
@@ -592,7 +594,7 @@ INLINE u32 common_bound(u32 rank, const Cluster& team, u32 spread) {
 #pragma unroll 1
     for (u32 pair = threadIdx.x / WARP; pair < (spread + 1) << spread; pair += warps()) {
         const u32 key = s.reached[pair >> spread][pair & (team.size - 1)];
-        // Lane i asks how many keys of block i are known to reach `key`.
+        // Lane i determines how many keys of block i surely reach `key`.
         u32 has = 0;
 #pragma unroll
         for (u32 level = 0; level < LEVELS; level++) {
@@ -604,16 +606,17 @@ INLINE u32 common_bound(u32 rank, const Cluster& team, u32 spread) {
     return found_bound();
 }
 
-// The bins of a block's maxima: bin 0 begins at key `low`.
+// The histogram of a block's maxima: bin 0 begins at key `low`.
 struct Maxima {
     u32 low;
     u32 shift;
-    // The number of the maxima, in bins and below.
+    // The number of maxima, including those below bin 0.
     u32 all;
 };
 
 // Counts the maxima of the groups of this block's tile in bins. Maxima that are in no bin are below
-// the first bin; not more than half of the maxima are, unless fewer than 2 * `wanted` are there.
+// the first bin; at most half of the maxima are, and none are if there are fewer than 2 * `wanted`
+// maxima.
 template <typename T>
 INLINE Maxima count_maxima(const Params& p, const Tile<T>& packs, bool fine, u32 wanted) {
     Shared& s = shared();
@@ -639,37 +642,37 @@ INLINE Maxima count_maxima(const Params& p, const Tile<T>& packs, bool fine, u32
         min_entry = fminf(min_entry, best[a]);
     }
     u32 max_key = exact::sort_key(max_entry);
-    u32 least = exact::sort_key(min_entry);
-    // With many groups, the range that the bins divide starts at a key that most maxima are above,
-    // so that bins are narrower. Maxima below this key are not counted.
+    u32 min_key = exact::sort_key(min_entry);
+    // With many groups, the range of the bins begins at a key that most maxima reach, so that bins
+    // are narrower. Maxima below this key are not counted.
     if (of_thread * blockDim.x >= 2 * wanted) {
 #pragma unroll
         for (u32 step = 8; step < WARP; step *= 2) {
-            least = max(least, __shfl_xor_sync(ALL_LANES, least, step));
+            min_key = max(min_key, __shfl_xor_sync(ALL_LANES, min_key, step));
         }
     }
-    least = __reduce_min_sync(ALL_LANES, least);
+    min_key = __reduce_min_sync(ALL_LANES, min_key);
     max_key = __reduce_max_sync(ALL_LANES, max_key);
     if (lane == 0) {
-        s.lowest[warp] = least;
+        s.lowest[warp] = min_key;
         s.highest[warp] = max_key;
     }
     __syncthreads();
     const u32 of_lane = lane & (warps() - 1);
     max_key = __reduce_max_sync(ALL_LANES, s.highest[of_lane]);
-    least = min(__reduce_min_sync(ALL_LANES, s.lowest[of_lane]), max_key);
-    const u32 shift = shift_of(max_key - least);
+    min_key = min(__reduce_min_sync(ALL_LANES, s.lowest[of_lane]), max_key);
+    const u32 shift = shift_of(max_key - min_key);
 #pragma unroll
     for (u32 a = 0; a < AHEAD<T>; a++) {
         if (a >= of_thread) break;
         const u32 key = exact::sort_key(best[a]);
-        if (key >= least) atomicAdd(&s.bins[0][(key - least) >> shift], 1u);
+        if (key >= min_key) atomicAdd(&s.bins[0][(key - min_key) >> shift], 1u);
     }
     __syncthreads();
-    return {least, shift, of_thread * blockDim.x};
+    return {min_key, shift, of_thread * blockDim.x};
 }
 
-// The bound that this block's tile gives, which other blocks need not know.
+// The bound from this block's own tile, without an exchange with other blocks.
 template <typename T>
 INLINE u32 own_bound(const Params& p, const Sample& sample, const Tile<T>& packs,
                      u32& turn) {
@@ -681,13 +684,13 @@ INLINE u32 own_bound(const Params& p, const Sample& sample, const Tile<T>& packs
     return found_bound();
 }
 
-// Empties this block's list of scores. To be called when no other block reads the list any more, and
-// before a barrier of the block.
-INLINE void forget_list() {
+// Empties this block's list of scores. No other block may still read the list, and a barrier of the
+// block must follow.
+INLINE void clear_list() {
     if (threadIdx.x == 0) shared().own.count = shared().own.largest = 0;
 }
 
-// The bound that the tiles of all blocks give. Not inlined, because most rows never need it.
+// The bound from the tiles of all blocks. Not inlined, because most rows never need it.
 template <typename T>
 __device__ __noinline__ u32 team_bound(const Params& p, const SlottedPiece<T> piece, u32 spread,
                                        const Sample sample, u32& turn) {
@@ -696,12 +699,12 @@ __device__ __noinline__ u32 team_bound(const Params& p, const SlottedPiece<T> pi
     piece.load_first(packs);
     const u32 wanted = least_count(sample.rank, team, spread);
     const Maxima maxima = count_maxima(p, packs, sample.fine, wanted);
-    // A block must not write to the shared memory of a block that has not started, or that reads
-    // what it was told before.
+    // A block must not write to the shared memory of a block that has not started, or that still
+    // reads words that were published before.
     team.wait();
-    forget_list();
-    // Maxima that are in no bin reach key 1, because every score does.
-    tell_reached(sample.rank, team, spread, maxima.low, maxima.shift, maxima.all, 1, turn);
-    sync_told(team);
+    clear_list();
+    // Maxima that are in no bin reach key 1, as every score does.
+    publish_reached(sample.rank, team, spread, maxima.low, maxima.shift, maxima.all, 1, turn);
+    sync_published(team);
     return common_bound(sample.rank, team, spread);
 }

@@ -1,5 +1,5 @@
-// indexer_topk: the scores of the chosen positions, and the slots where a paged cache keeps them.
-// Runs after the kernel that chooses, and only where `values` or `slots` is asked for.
+// indexer_topk: gathers the scores of the chosen positions, and the slots of these positions in a
+// paged cache. Runs after the kernel that chooses, and only if `values` or `slots` is wanted.
 //
 // One thread computes one output, so that all loads of a warp are in flight at once. The positions
 // of a row ascend, so neighbouring threads mostly read the same cache line of scores and the same

@@ -1,7 +1,8 @@
-// What one reading of a row of logits leaves: the largest of each group of 64.
+// Reads a row of logits once, and keeps the largest logit of each group of 64 tokens.
 //
-// A warp reads 16 bytes a lane, four or eight times before it looks at any, and folds what it has read eight
-// times at once (fold.cuh).
+// LANES lanes read a group, 16 bytes each, so a warp reads AT_ONCE groups with one load
+// instruction. A warp has four or eight loads in flight, and reduces eight loads at once
+// (fold.cuh). Bytes: the logits once.
 #pragma once
 
 #include "fold.cuh"
@@ -9,8 +10,8 @@
 #include "picks.cuh"
 #include "race.cuh"
 
-// The largest of 16 bytes of logits, and of two such; NaN if any is NaN. Those of 16 bits are compared
-// in pairs.
+// The largest of 16 bytes of logits, and the larger of two such results; NaN if a logit is NaN.
+// Logits of 16 bits are compared in pairs, so a result is a pair that `number` reduces.
 template <typename T>
 struct Largest16;
 
@@ -52,8 +53,8 @@ struct Largest16<f16> {
     }
 };
 
-// Sixteen bytes that are read once, from a 16-byte aligned address: the first-level cache keeps what
-// it has, which is what the compiler has put in memory.
+// Loads 16 bytes that are read only once, from a 16-byte aligned address. The load does not
+// allocate in the first-level cache, which keeps spilled registers there instead.
 template <typename T>
 INLINE Pack<T> stream_pack(const T* from) {
     Pack<T> pack;
@@ -63,31 +64,33 @@ INLINE Pack<T> stream_pack(const T* from) {
     return pack;
 }
 
-// How the logits of a row are compared: what a mask leaves has no NaN.
+// How the logits of a row are compared. With a mask, disallowed logits and NaN have already become
+// negative infinity, so the comparison does not meet NaN.
 template <typename T, bool MASKED>
 struct LargestOfRow : Largest16<T> {};
 template <typename T>
 struct LargestOfRow<T, true> : LargestNumber {};
 
-// Whether two types are one.
+// True if the two types are the same.
 template <typename A, typename B>
 constexpr bool same = false;
 template <typename A>
 constexpr bool same<A, A> = true;
 
-// Sees nothing.
-struct Unseen {
+// A visitor of `survey` for callers that need no logits.
+struct NoVisitor {
     INLINE bool begin(float) const { return false; }
     template <u32 N>
     INLINE void operator()(const float (&)[N], bool) const {}
 };
 
-// What a warp does while the logits of its groups are on their way: nothing.
+// Work of a warp while loads are in flight: none.
 struct Idle {
     INLINE void operator()(u32) const {}
 };
 
-// Of a group: its largest logit as it counts, and as it is, NaN if any is NaN.
+// The largest logit of a group: `counts` after mask and NaN became negative infinity, `raw` before,
+// NaN if a logit is NaN.
 struct GroupTop {
     float counts;
     float raw;
@@ -110,27 +113,27 @@ __device__ __noinline__ GroupTop top_of_group(Row row, u32 group, u32 lane) {
     return top;
 }
 
-// A row of logits, and which of them are allowed. READS is how often a warp reads before it looks at what it
-// has read: more reads on their way take more registers from what the warp does meanwhile.
+// A row of logits and its mask. READS is the number of loads that a warp has in flight: more loads
+// leave fewer registers for other work of the warp.
 template <typename T, bool MASKED, u32 READS = FOLDED / 2>
 struct LogitGroups {
     static constexpr u32 N = Pack<T>::N;
-    // Lanes that share a group, and groups that a warp reads at once.
+    // Lanes that read a group together, and groups that a warp reads with one load instruction.
     static constexpr u32 LANES = GROUP / N;
     static constexpr u32 AT_ONCE = WARP / LANES;
     static constexpr u32 READ = READS;
     static constexpr u32 SIZE = GROUP;
-    // Groups whose tokens a race reads at once (race_lead.cuh). A row of 151,936 f32 takes 7.8 us on an H100, and
-    // 8.0 with two.
+    // Groups whose tokens a race reads at once (race_leader_block.cuh). A row of 151,936 f32 takes
+    // 7.8 us on an H100, and 8.0 us with two.
     static constexpr u32 RACE_AT_ONCE = 4;
 
     using Raw = T;
     using Picked = T;
-    using How = LargestOfRow<T, MASKED>;
-    using Value = typename How::Value;
+    using Compare = LargestOfRow<T, MASKED>;
+    using Value = typename Compare::Value;
 
     const T* row;
-    // A bit for each, where MASKED.
+    // One bit for each token, 1 if the token is allowed; used if MASKED.
     const u32* mask;
     u32 vocab;
 
@@ -138,39 +141,45 @@ struct LogitGroups {
         return !MASKED || (mask[token / 32] >> token % 32 & 1) != 0;
     }
 
-    // A logit as it counts: negative infinity where it is NaN or not allowed; NaN beyond the row.
+    // The logit of a token as it counts: negative infinity if it is NaN or not allowed. Beyond the
+    // row: the absent entry (NaN).
     INLINE float entry(u32 token) const {
         return token < vocab ? counted(token, to_f32(row[token])) : nothing();
     }
 
-    // A logit as it is; of a token beyond the row, that of the last token. Without a branch, so that no load waits
-    // for another.
+    // The logit of a token as stored; beyond the row, the last token's logit. Without a branch, so
+    // that no load waits for another.
     INLINE T raw(u32 token) const { return row[min(token, vocab - 1)]; }
 
-    // `entry` of a token whose logit is `raw`.
+    // `entry` of a token whose stored logit is `raw`.
     INLINE float entry_of(u32 token, T raw) const {
         return token < vocab ? counted(token, to_f32(raw)) : nothing();
     }
 
-    // As a token's logit x counts.
+    // The logit x of a token as it counts: negative infinity if it is NaN or not allowed.
     INLINE float counted(u32 token, float x) const {
         return allowed(token) ? fmaxf(x, negative_infinity()) : negative_infinity();
     }
 
-    // Groups from .. to are read 16 bytes a lane up to this one: all that are whole, if the row is aligned.
+    // The end of the groups, among from .. to, that are read 16 bytes a lane: all whole groups, if
+    // the row is aligned to 16 bytes, else none (`from`).
     INLINE u32 streamed(u32 from, u32 to) const {
         const bool aligned = reinterpret_cast<u64>(row) % 16 == 0;
         return aligned ? max(from, min(to, vocab / GROUP)) : from;
     }
 
-    // visit(group, its largest) in one lane for each group from .. to, or in two neighbours. Returns the lane's
-    // share of the largest logit that is there, whatever the mask: NaN if some logit is NaN. see(logits, there)
-    // has every logit of a row without a mask once, in some lane, as it is; where not `there`, the lane has seen
-    // these logits or never will. Before some logits, see.begin(top) says whether they need be seen: those that
-    // are numbers are `top` at most. meanwhile(group) is called each time the logits from `group` on are on their
-    // way; then `pick` has those that are read 16 bytes a lane (picks.cuh).
-    template <typename Visit, typename See = Unseen, typename Meanwhile = Idle, typename Pick = Unpicked>
-    INLINE float survey(u32 from, u32 to, u32 lane, Visit&& visit, See&& see = See{},
+    // Reads the groups from .. to. Calls visit(group, largest logit of the group) for each group,
+    // in one lane or in two neighbouring lanes. Returns the largest stored logit that this lane
+    // read, whatever the mask; NaN if one of them is NaN.
+    //
+    // For rows without a mask, visitor(logits, there) receives every stored logit once, in some
+    // lane; if not `there`, the logits are duplicates that must not count. Before each batch of
+    // logits, visitor.begin(top) returns whether the batch must be visited; the numbers of the
+    // batch are at most `top`. Calls meanwhile(group) each time the loads of the groups from
+    // `group` on have been issued and have not arrived. `pick` receives the logits of the groups up
+    // to `streamed` (picks.cuh).
+    template <typename Visit, typename Visitor = NoVisitor, typename Meanwhile = Idle, typename Pick = NoPicks>
+    INLINE float survey(u32 from, u32 to, u32 lane, Visit&& visit, Visitor&& visitor = Visitor{},
                         Meanwhile&& meanwhile = Meanwhile{}, Pick&& pick = Pick{}) const {
         float raw = negative_infinity();
         const u32 whole = streamed(from, to);
@@ -181,7 +190,7 @@ struct LogitGroups {
 #pragma unroll
             for (u32 read = 0; read < FOLDED; read += READ) {
                 const u32 first = base + read * AT_ONCE;
-                // Beyond the end any values will do: nobody visits them.
+                // Groups past the end are never visited, so any values are correct here.
                 if (read > 0 && first >= whole) {
 #pragma unroll
                     for (u32 i = 0; i < READ; ++i) tops[read + i] = tops[i];
@@ -198,19 +207,19 @@ struct LogitGroups {
                 for (u32 i = 0; i < READ; ++i) {
                     tops[read + i] = top_of(packs[i], group_of(first, i, lane, whole), lane, raw);
                 }
-                if constexpr (!same<See, Unseen>) {
+                if constexpr (!same<Visitor, NoVisitor>) {
                     static_assert(!MASKED);
                     Value top = tops[read];
 #pragma unroll
-                    for (u32 i = 1; i < READ; ++i) top = How::larger(top, tops[read + i]);
-                    if (!see.begin(How::number(top))) continue;
+                    for (u32 i = 1; i < READ; ++i) top = Compare::larger(top, tops[read + i]);
+                    if (!visitor.begin(Compare::number(top))) continue;
 #pragma unroll
                     for (u32 i = 0; i < READ; ++i) {
                         if (first + i * AT_ONCE >= whole) break;
                         float values[N];
 #pragma unroll
                         for (u32 j = 0; j < N; ++j) values[j] = to_f32(packs[i].items[j]);
-                        see(values, first + i * AT_ONCE + lane / LANES < whole);
+                        visitor(values, first + i * AT_ONCE + lane / LANES < whole);
                     }
                 }
             }
@@ -221,11 +230,11 @@ struct LogitGroups {
             const GroupTop top = top_of_group(*this, group, lane);
             raw = max_or_nan(raw, top.raw);
             if (lane == group % WARP) visit(group, top.counts);
-            if constexpr (!same<See, Unseen>) {
-                if (!see.begin(top.counts)) continue;
+            if constexpr (!same<Visitor, NoVisitor>) {
+                if (!visitor.begin(top.counts)) continue;
                 for (u32 token = group * GROUP + lane; token < min(vocab, (group + 1) * GROUP); token += WARP) {
                     const float values[1] = {to_f32(row[token])};
-                    see(values, true);
+                    visitor(values, true);
                 }
             }
         }
@@ -233,13 +242,13 @@ struct LogitGroups {
     }
 
 private:
-    // The group of which a lane reads 16 bytes, or, past the end, the last group: loads without branches are
-    // all in flight.
+    // The group that this lane reads in load i. Past the end it is the last group: without a
+    // branch, all loads are in flight at once.
     INLINE static u32 group_of(u32 first, u32 i, u32 lane, u32 whole) {
         return min(first + i * AT_ONCE + lane / LANES, whole - 1);
     }
 
-    // The largest of the 16 bytes that a lane has of a group.
+    // The largest of the 16 bytes that this lane read of a group.
     INLINE Value top_of(const Pack<T>& pack, u32 group, u32 lane, float& raw) const {
         if constexpr (MASKED) {
             const u32 token = lane % LANES * N;
@@ -249,27 +258,27 @@ private:
             for (u32 j = 0; j < N; ++j) {
                 const float x = to_f32(pack.items[j]);
                 raw = max_or_nan(raw, x);
-                // The larger one is the number, where one is.
+                // fmaxf returns the number if one argument is NaN.
                 if (bits >> j & 1) top = fmaxf(top, x);
             }
             return top;
         } else {
-            return How::of(pack);
+            return Compare::of(pack);
         }
     }
 
     template <typename Visit>
     INLINE void visit_folded(Value (&tops)[FOLDED], u32 base, u32 whole, u32 lane, float& raw, Visit&& visit) const {
-        const u32 place = fold<LANES, How>(tops, lane);
+        const u32 place = fold<LANES, Compare>(tops, lane);
         const u32 group = base + place * AT_ONCE + lane / LANES;
-        float top = How::number(tops[0]);
+        float top = Compare::number(tops[0]);
         if constexpr (!MASKED) {
             raw = max_or_nan(raw, top);
-            // Rare: the largest number of a group that has a NaN.
-            u32 odd = __ballot_sync(ALL_LANES, top != top);
+            // Rare: finds the largest number of a group that contains NaN.
+            u32 with_nan = __ballot_sync(ALL_LANES, top != top);
 #pragma unroll 1
-            for (; odd != 0; odd &= odd - 1) {
-                const u32 owner = __ffs(odd) - 1;
+            for (; with_nan != 0; with_nan &= with_nan - 1) {
+                const u32 owner = __ffs(with_nan) - 1;
                 const u32 its = min(__shfl_sync(ALL_LANES, group, owner), whole - 1);
                 const float number = top_of_group(*this, its, lane).counts;
                 if (lane == owner) top = number;

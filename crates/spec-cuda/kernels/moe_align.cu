@@ -1,58 +1,59 @@
-// moe_align: groups a router's picks by expert, in order, each run padded to whole
-// blocks of the product.
+// moe_align: sorts the picks of a mixture-of-experts router by expert, stably, and pads the run of
+// each expert to whole blocks of the grouped matrix product.
 //
-// A counting sort that keeps order. Picks are cut into contiguous pieces, one a warp,
-// which goes through its own 32 at a time and finds equals among them by ballots:
+// A stable counting sort. Each warp has a contiguous piece of the picks, which it processes in
+// steps of 32 picks, finding equal experts within a step by ballots:
 //
 //     picks    | block 0: warp 0 | warp 1 | ... | block 1: warp 0 | ...
-//     rank of a pick among its expert's = those in blocks before, in warps before, in
-//                                         turns before, in lanes before
+//     rank of a pick within its expert's run = picks of the expert in earlier blocks, warps,
+//                                              steps, lanes
 //
-// A counter an expert and warp in shared memory holds the turns before; sums over
-// warps, blocks and experts say where each run starts. A block sorts its picks in
-// shared memory first, so that what it writes lies together.
+// A counter for each expert and warp in shared memory counts the picks of earlier steps. Sums over
+// warps, blocks and experts give the start of each run. A block first sorts its picks in shared
+// memory, so that its writes to the output are contiguous.
 //
-// * `one`: a cluster (or a single block) does all of it in one launch, its blocks
-//   reading one another's counts through distributed shared memory.
-// * `count`, `place`: two launches with the counts in the workspace, for more picks. Each
-//   block of `place` sums the counts of all blocks; where these are many, `sum` does it
-//   once, in a launch between. `place` is launched while `count` runs, and has ranked its
-//   picks when the counts are there.
-// * `few`: at most 32 picks, one a lane. Every warp of every block ranks all picks, which
-//   takes less time than asking another warp, and writes its share of each output.
+// * `one`: a cluster (or a single block) does everything in one launch; blocks read each other's
+//   counts through distributed shared memory.
+// * `count`, `place`: two launches with the counts in the workspace, for more picks. Each block of
+//   `place` sums the counts of all blocks; if there are many, the launch `sum` between the two does
+//   it once. `place` is launched while `count` runs, and ranks its picks before the counts are
+//   complete.
+// * `single_warp`: at most 32 picks, one in each lane. Every warp of every block ranks all picks,
+//   which takes less time than an exchange between warps, and writes a part of each output.
 //
-// No block waits for a block that may not run: blocks of a cluster are resident
-// together, and `place` is launched when all blocks of `count` have started.
+// No block waits for a block that may not be running: blocks of a cluster run together, and `place`
+// is launched when all blocks of `count` have started.
 //
-// Bytes: 16384 tokens with 8 picks are 0.5 MB in and 1.1 MB out: below 1 us. It is
-// latency, and 60 instructions for 32 picks.
+// Bytes: 16384 tokens with 8 picks each are 0.5 MB in and 1.1 MB out: below 1 us. Latency
+// dominates, and 60 instructions for 32 picks.
 #include "cluster.cuh"
 #include "params/moe_align.cuh"
 
 constexpr u32 MAX_THREADS = 1024;
 constexpr u32 MAX_WARPS = MAX_THREADS / WARP;
-// Loads of a lane in flight.
+// Loads that a lane has in flight.
 constexpr u32 AHEAD = 4;
-// A local expert in the low bits of a word, and what is none.
+// The local expert in the low bits of a word; and the word of a pick without a local expert.
 constexpr u32 EXPERT_BITS = 12;
 constexpr u32 EXPERT_MASK = (1u << EXPERT_BITS) - 1;
 constexpr u32 DROPPED = ~0u;
 
-// Dynamic shared memory of a block, as src/ops/moe_align.rs sizes it.
+// The dynamic shared memory of a block; src/ops/moe_align.rs computes its size.
 struct Shared {
-    // Picks of each expert in this block.
+    // The number of picks of each expert in this block.
     u32* totals;
-    // Picks of each expert in all blocks.
+    // The number of picks of each expert in all blocks.
     u32* all;
-    // Where each run starts, and where the last ends.
+    // The start of each run, followed by the end of the last run.
     u32* offsets;
-    // From a place in `sorted` to one in the output.
+    // For each expert, the difference between an index in the output and the index in `sorted`.
     u32* deltas;
-    // A word a pick, a row a turn: its local expert, then its rank among its warp's.
+    // A word for each pick, a row for each step: the local expert, later also the pick's rank in
+    // its warp.
     u32* picks;
-    // This block's picks by expert: its own number << 12 | expert.
+    // The picks of this block by expert: (number of the pick in the block) << 12 | expert.
     u32* sorted;
-    // Where each expert's begin there.
+    // The start of each expert's picks in `sorted`.
     u16* starts;
     // [warps][locals]
     u16* counters;
@@ -64,35 +65,34 @@ struct Shared {
         offsets = all + p.locals;
         deltas = offsets + p.locals + 1;
         picks = deltas + p.locals;
-        sorted = picks + p.turns * blockDim.x;
-        starts = reinterpret_cast<u16*>(sorted + p.turns * blockDim.x);
-        // On a word, and an even number of them, so that words clear them.
+        sorted = picks + p.steps * blockDim.x;
+        starts = reinterpret_cast<u16*>(sorted + p.steps * blockDim.x);
+        // Aligned to a word, and an even number, so that they can be cleared by words.
         counters = starts + (p.locals + 1) / 2 * 2;
     }
 };
 
 // ---- picks --------------------------------------------------------------------
 
-// The first pick of this warp's lane, of block `index` of those that share them.
+// The first pick of this lane, if this is block `index` of the blocks that divide the picks.
 INLINE u32 first_pick(const Params& p, u32 index) {
     const u32 warp = threadIdx.x / WARP;
-    return (index * blockDim.x + warp * WARP) * p.turns + lane_id();
+    return (index * blockDim.x + warp * WARP) * p.steps + lane_id();
 }
 
 INLINE u64 place_of(const Params& p, u32 pick) {
     return p.k == 0 ? pick : static_cast<u64>(pick / p.k) * p.stride + pick % p.k;
 }
 
-// The local experts of a lane's next picks, DROPPED for none, with all loads in
-// flight at once: nothing is done with one before the last is asked for. Returns bits
-// of bad data.
-INLINE u32 load_picks(const Params& p, u32 first, u32 turn, u32 (&locals)[AHEAD]) {
+// Loads the local experts of a lane's next picks, DROPPED for none. All loads are issued before the
+// first result is used, so that they are in flight at once. Returns flags of bad data.
+INLINE u32 load_picks(const Params& p, u32 first, u32 step, u32 (&locals)[AHEAD]) {
     u64 places[AHEAD];
     bool there[AHEAD];
 #pragma unroll
     for (u32 a = 0; a < AHEAD; a++) {
-        const u32 pick = first + (turn + a) * WARP;
-        there[a] = turn + a < p.turns && pick < p.picks;
+        const u32 pick = first + (step + a) * WARP;
+        there[a] = step + a < p.steps && pick < p.picks;
         places[a] = there[a] ? place_of(p, pick) : 0;
     }
     i64 ids[AHEAD];
@@ -124,7 +124,7 @@ INLINE u32 load_picks(const Params& p, u32 first, u32 turn, u32 (&locals)[AHEAD]
     }
 #pragma unroll
     for (u32 a = 0; a < AHEAD; a++) {
-        // As -1 is DROPPED, what is none of ours is bad.
+        // -1 is DROPPED; any other number that is not a local expert is bad.
         if (locals[a] != DROPPED && locals[a] >= p.locals) {
             bits = OUT_OF_RANGE;
             locals[a] = DROPPED;
@@ -133,19 +133,19 @@ INLINE u32 load_picks(const Params& p, u32 first, u32 turn, u32 (&locals)[AHEAD]
     return bits;
 }
 
-// Calls `visit` with each turn of this warp and the lane's local expert. Returns bits
-// of bad data. Loops stay loops: code that runs once costs more to fetch than to run.
+// Calls visit(step, local expert) for each step of this warp. Returns flags of bad data. Not
+// unrolled: code that runs once costs more to fetch than to run.
 template <typename Visit>
 INLINE u32 each_pick(const Params& p, u32 index, Visit visit) {
     const u32 first = first_pick(p, index);
     u32 bits = 0;
 #pragma unroll 1
-    for (u32 turn = 0; turn < p.turns; turn += AHEAD) {
+    for (u32 step = 0; step < p.steps; step += AHEAD) {
         u32 locals[AHEAD];
-        bits |= load_picks(p, first, turn, locals);
+        bits |= load_picks(p, first, step, locals);
 #pragma unroll
         for (u32 a = 0; a < AHEAD; a++) {
-            if (turn + a < p.turns) visit(turn + a, locals[a]);
+            if (step + a < p.steps) visit(step + a, locals[a]);
         }
     }
     return bits;
@@ -156,8 +156,8 @@ INLINE void raise_of_warp(const Params& p, u32 bits) {
     if (lane_id() == 0) raise(p.flags, any);
 }
 
-// The lanes whose pick is of the same expert, of those that have one.
-INLINE u32 equals(u32 local, u32 bits) {
+// The lanes that have a pick of the same expert as this lane.
+INLINE u32 lanes_of_expert(u32 local, u32 bits) {
     u32 lanes = __ballot_sync(ALL_LANES, local != DROPPED);
 #pragma unroll 4
     for (u32 bit = 0; bit < bits; bit++) {
@@ -168,37 +168,37 @@ INLINE u32 equals(u32 local, u32 bits) {
     return lanes;
 }
 
-// Turns each local expert into (picks of it before in this warp) << 12 | expert, and
-// leaves the warp's counts in its counters, which are zero before.
+// Replaces each local expert by (number of its earlier picks in this warp) << 12 | expert, and
+// stores the warp's counts in `counters`, which must be zero before.
 INLINE void rank_picks(const Params& p, u16* counters, u32* picks) {
-    // Bits of a local expert.
+    // The number of bits of a local expert.
     const u32 bits = 32 - __clz(max(p.locals, 1u) - 1);
 #pragma unroll 1
-    for (u32 turn = 0; turn < p.turns; turn++) {
-        u32& pick = picks[turn * blockDim.x];
+    for (u32 step = 0; step < p.steps; step++) {
+        u32& pick = picks[step * blockDim.x];
         const u32 local = pick;
-        const u32 lanes = equals(local, bits);
-        const u32 turns_before = local != DROPPED ? counters[local] : 0;
+        const u32 lanes = lanes_of_expert(local, bits);
+        const u32 steps_before = local != DROPPED ? counters[local] : 0;
         __syncwarp();
         const u32 lanes_before = __popc(lanes & lanes_below());
         if (local != DROPPED) {
-            if (lanes_before == 0) counters[local] = static_cast<u16>(turns_before + __popc(lanes));
-            pick = (turns_before + lanes_before) << EXPERT_BITS | local;
+            if (lanes_before == 0) counters[local] = static_cast<u16>(steps_before + __popc(lanes));
+            pick = (steps_before + lanes_before) << EXPERT_BITS | local;
         }
         __syncwarp();
     }
 }
 
-// Warps of this block that have picks.
+// The number of warps of this block that have picks.
 INLINE u32 busy_warps(const Params& p, u32 index) {
-    const u64 first = static_cast<u64>(index) * blockDim.x * p.turns;
+    const u64 first = static_cast<u64>(index) * blockDim.x * p.steps;
     const u64 left = first < p.picks ? p.picks - first : 0;
-    const u32 piece = p.turns * WARP;
+    const u32 piece = p.steps * WARP;
     return static_cast<u32>(min((left + piece - 1) / piece, static_cast<u64>(blockDim.x / WARP)));
 }
 
-// Ranks a block's picks: their counts are in `totals` and where each warp's begin
-// among the block's in its counters, both seen after a barrier.
+// Ranks the picks of a block. Afterwards, `totals` has the block's counts, and `counters` has for
+// each warp the number of picks in earlier warps of the block. Both are visible after a barrier.
 INLINE void count_picks(const Params& p, const Shared& s, u32 index) {
     const u32 warps = busy_warps(p, index);
     u32* const words = reinterpret_cast<u32*>(s.counters);
@@ -229,13 +229,13 @@ INLINE void count_picks(const Params& p, const Shared& s, u32 index) {
 
 // ---- outputs ------------------------------------------------------------------
 
-// Writes this block's share of the places of sorted_ids that have no pick: behind each expert's picks,
-// and behind the last run.
+// Writes this block's part of the places of sorted_ids that have no pick: after the picks of each
+// expert, and after the last run.
 INLINE void fill(const Params& p, const Shared& s, u32 index, u32 padded) {
     const i32 none = static_cast<i32>(p.picks);
     const u32 thread = index * blockDim.x + threadIdx.x;
     const u32 step = p.blocks * blockDim.x;
-    // A warp an expert.
+    // A warp for each expert.
 #pragma unroll 1
     for (u32 e = thread / WARP; e < p.locals; e += step / WARP) {
         const u32 end = s.offsets[e + 1];
@@ -246,18 +246,19 @@ INLINE void fill(const Params& p, const Shared& s, u32 index, u32 padded) {
     for (u32 i = padded + thread; i < p.capacity; i += step) p.sorted[i] = none;
 }
 
-// Picks of an expert in blocks before this one, and in all.
+// The number of picks of an expert in earlier blocks, and in all blocks.
 struct Count {
     u32 before;
     u32 all;
 };
 
-// Lays the runs one behind the other: `offsets`, `deltas` and `starts`. Who leads
-// writes what the caller wants of it. Returns the sum of the runs. Ends with a barrier.
+// Computes the starts of the runs: `offsets`, `deltas` and `starts`. The thread block that `leads`
+// writes those that the caller wants. Returns the sum of the padded runs. Ends with a barrier.
 template <typename Counts>
 INLINE u32 lay_out(const Params& p, const Shared& s, bool leads, Counts counts) {
     __shared__ u64 sums[MAX_WARPS];
-    // Neighbours read neighbours; what follows has a piece of the experts a thread.
+    // This loop reads neighbouring experts in neighbouring threads; in the next ones each thread
+    // has a contiguous range of experts.
 #pragma unroll 1
     for (u32 e = threadIdx.x; e < p.locals; e += blockDim.x) {
         const Count count = counts(e);
@@ -267,10 +268,10 @@ INLINE u32 lay_out(const Params& p, const Shared& s, bool leads, Counts counts) 
         if (leads) p.counts[e] = static_cast<i32>(count.all);
     }
     __syncthreads();
-    const u32 share = (p.locals + blockDim.x - 1) / blockDim.x;
-    const u32 first = min(threadIdx.x * share, p.locals);
-    const u32 last = min(first + share, p.locals);
-    // The runs' lengths above, this block's picks below.
+    const u32 experts_per_thread = (p.locals + blockDim.x - 1) / blockDim.x;
+    const u32 first = min(threadIdx.x * experts_per_thread, p.locals);
+    const u32 last = min(first + experts_per_thread, p.locals);
+    // The padded lengths of the runs in the upper half, the picks of this block in the lower half.
     u64 own = 0;
 #pragma unroll 1
     for (u32 e = first; e < last; e++) own += static_cast<u64>(s.offsets[e]) << 32 | s.totals[e];
@@ -305,17 +306,17 @@ INLINE u32 lay_out(const Params& p, const Shared& s, bool leads, Counts counts) 
     return padded;
 }
 
-// Writes a block's ranked picks to where they belong, and its share of the blocks'
-// experts.
-INLINE void put(const Params& p, const Shared& s, u32 index, u32 padded) {
+// Writes the ranked picks of a block to their places, and this block's part of the experts of
+// blocks.
+INLINE void write_picks(const Params& p, const Shared& s, u32 index, u32 padded) {
     const u32 first = first_pick(p, index);
-    const u32 of_block = index * blockDim.x * p.turns;
+    const u32 of_block = index * blockDim.x * p.steps;
     const u16* const counters = s.counters + threadIdx.x / WARP * p.locals;
 #pragma unroll 1
-    for (u32 turn = 0; turn < p.turns; turn++) {
-        const u32 pick = first + turn * WARP;
+    for (u32 step = 0; step < p.steps; step++) {
+        const u32 pick = first + step * WARP;
         if (pick >= p.picks) break;
-        const u32 ranked = s.picks[turn * blockDim.x + threadIdx.x];
+        const u32 ranked = s.picks[step * blockDim.x + threadIdx.x];
         u32 place = DROPPED;
         if (ranked != DROPPED) {
             const u32 e = ranked & EXPERT_MASK;
@@ -332,7 +333,7 @@ INLINE void put(const Params& p, const Shared& s, u32 index, u32 padded) {
         p.sorted[slot + s.deltas[pick & EXPERT_MASK]] =
             static_cast<i32>(of_block + (pick >> EXPERT_BITS));
     }
-    // The expert of a block is the last whose run starts at or before it.
+    // The expert of a block is the last one whose run starts at or before the block.
     const u32 blocks = p.capacity / p.block_size;
     for (u32 b = index * blockDim.x + threadIdx.x; b < blocks; b += p.blocks * blockDim.x) {
         const u32 at = b * p.block_size;
@@ -355,12 +356,12 @@ INLINE void put(const Params& p, const Shared& s, u32 index, u32 padded) {
 INLINE void align(const Params& p) {
     const Senders cluster;
     const Shared s(p);
-    const u32 bits = each_pick(p, cluster.rank, [&](u32 turn, u32 local) {
-        s.picks[turn * blockDim.x + threadIdx.x] = local;
+    const u32 bits = each_pick(p, cluster.rank, [&](u32 step, u32 local) {
+        s.picks[step * blockDim.x + threadIdx.x] = local;
     });
     raise_of_warp(p, bits);
     count_picks(p, s, cluster.rank);
-    // Others read what this block has in shared memory: no store to global memory is waited for.
+    // Other blocks read this block's shared memory; stores to global memory need not be complete.
     if (cluster.size == 1) {
         __syncthreads();
     } else {
@@ -378,34 +379,35 @@ INLINE void align(const Params& p) {
         }
         return count;
     });
-    // Nobody reads another's counts any more; a block ends when all are here.
+    // No block reads another's counts after this; a block must not end before all blocks have
+    // arrived.
     cluster.arrive();
     fill(p, s, cluster.rank, padded);
-    put(p, s, cluster.rank, padded);
+    write_picks(p, s, cluster.rank, padded);
     cluster.wait();
 }
 
-// ---- few picks ----------------------------------------------------------------
+// ---- at most 32 picks ---------------------------------------------------------
 
-// What lies in an output at places `first` + lane, for the warp's shares of `count` of
-// them: warp `own` of `warps`. All lanes call `visit` together, some beyond the end.
+// Calls visit(index) for this warp's part of `count` indices, 32 at a time, if this is warp `own`
+// of `warps`. All lanes call `visit` together, some of them with an index beyond the end.
 template <typename Visit>
-INLINE void each_share(u32 count, u32 own, u32 warps, Visit visit) {
+INLINE void each_of_warp(u32 count, u32 own, u32 warps, Visit visit) {
 #pragma unroll 1
     for (u32 first = own * WARP; first < count; first += warps * WARP) visit(first + lane_id());
 }
 
-// At most 32 picks. No memory is shared, and nobody is waited for.
-INLINE void few_picks(const Params& p) {
+// Aligns at most 32 picks. Each warp works alone: no shared memory, no barrier.
+INLINE void single_warp(const Params& p) {
     const u32 lane = lane_id();
     u32 ids[AHEAD] = {DROPPED, DROPPED, DROPPED, DROPPED};
-    // A turn of one warp that all warps have.
+    // Every warp loads the same picks: those of one step of one warp.
     const u32 bits = load_picks(p, lane, 0, ids);
     const u32 local = ids[0];
-    const u32 lanes = equals(local, 32 - __clz(max(p.locals, 1u) - 1));
+    const u32 lanes = lanes_of_expert(local, 32 - __clz(max(p.locals, 1u) - 1));
     const u32 before = __popc(lanes & lanes_below());
     const u32 all = __popc(lanes);
-    // The first pick of an expert has the length of its run.
+    // The lane with the first pick of an expert has the length of the expert's run.
     const bool leads = local != DROPPED && before == 0;
     const u32 run = leads ? (all + p.block_size - 1) / p.block_size * p.block_size : 0;
     const u32 padded = __reduce_add_sync(ALL_LANES, run);
@@ -424,10 +426,10 @@ INLINE void few_picks(const Params& p) {
         if (lane == 0) p.num_padded[0] = static_cast<i32>(padded);
         if (p.inverse != nullptr && lane < p.picks) p.inverse[lane] = static_cast<i32>(place);
     }
-    // Four places a lane.
+    // Each lane writes four places.
     const i32 none = static_cast<i32>(p.picks);
     const bool aligned = reinterpret_cast<u64>(p.sorted) % 16 == 0;
-    each_share((p.capacity + 3) / 4, warp, warps, [&](u32 at) {
+    each_of_warp((p.capacity + 3) / 4, warp, warps, [&](u32 at) {
         const u32 first = at * 4;
         i32 picks[4] = {none, none, none, none};
         if (__any_sync(ALL_LANES, first < padded)) {
@@ -448,8 +450,9 @@ INLINE void few_picks(const Params& p) {
             }
         }
     });
-    // Who has the least of these begins with the next.
-    each_share(p.locals + 1, warps - 1 - warp, warps, [&](u32 e) {
+    // The warps are assigned in reverse order, so that warps with less work in one output have more
+    // in the next.
+    each_of_warp(p.locals + 1, warps - 1 - warp, warps, [&](u32 e) {
         u32 count = 0;
         u32 start = 0;
 #pragma unroll 8
@@ -463,7 +466,7 @@ INLINE void few_picks(const Params& p) {
         if (e <= p.locals) p.offsets[e] = static_cast<i32>(start);
     });
     const u32 blocks = p.capacity / p.block_size;
-    each_share(blocks, warps - 1 - (warp + warps / 2) % warps, warps, [&](u32 b) {
+    each_of_warp(blocks, warps - 1 - (warp + warps / 2) % warps, warps, [&](u32 b) {
         const u32 at = b * p.block_size;
         u32 expert = DROPPED;
         if (__any_sync(ALL_LANES, at < padded)) {
@@ -503,8 +506,8 @@ INLINE void count(const Params& p) {
     for (u32 e = threadIdx.x; e < p.locals; e += blockDim.x) row[e] = s.totals[e];
 }
 
-// Sums the rows of pairs that blocks of `count` have left: of blocks before this one to `deltas`, of all
-// to `all`. Ends with a barrier.
+// Sums the rows of pairs that the blocks of `count` have stored: those of earlier blocks into
+// `deltas`, those of all blocks into `all`. Ends with a barrier.
 INLINE void sum_pairs(const Params& p, const Shared& s) {
 #pragma unroll 1
     for (u32 e = threadIdx.x; e < p.locals; e += blockDim.x) {
@@ -512,7 +515,7 @@ INLINE void sum_pairs(const Params& p, const Shared& s) {
         s.all[e] = 0;
     }
     __syncthreads();
-    // Threads that share a pair take turns with the rows.
+    // The threads of a pair divide the rows between them.
     const u32 sharing = max(blockDim.x / p.pairs, 1u);
     const u32 own = sharing == 1 ? 0 : threadIdx.x / p.pairs;
     const u32 first = sharing == 1 ? threadIdx.x : threadIdx.x - own * p.pairs;
@@ -547,8 +550,8 @@ INLINE void sum_pairs(const Params& p, const Shared& s) {
     __syncthreads();
 }
 
-// A warp a local expert: its counts become those of blocks before; their sum goes
-// behind them.
+// A warp for each local expert: replaces the count of each block by the sum over earlier blocks,
+// and stores the sum over all blocks after them.
 INLINE void sum(const Params& p) {
     const u32 e = (blockIdx.x * blockDim.x + threadIdx.x) / WARP;
     const u32 lane = lane_id();
@@ -567,13 +570,14 @@ INLINE void sum(const Params& p) {
 
 INLINE void place(const Params& p) {
     const Shared s(p);
-    // Picks are ranked before the counts are there. They do not change any more: `count` has waited for
-    // the kernel that writes them before it let this kernel be launched. The map is not read as early,
-    // since the first-level cache may hold an older state of it; picks are read past that cache.
+    // Ranks the picks before the counts are complete. The picks no longer change: `count` waited
+    // for the kernel that writes them before it permitted the launch of this kernel. With a map,
+    // this is not possible, because the first-level cache may hold an older state of the map; loads
+    // of picks bypass that cache.
     const bool early = p.pairs != 0 && p.map == nullptr;
     if (!early) follow();
-    each_pick(p, blockIdx.x, [&](u32 turn, u32 local) {
-        s.picks[turn * blockDim.x + threadIdx.x] = local;
+    each_pick(p, blockIdx.x, [&](u32 step, u32 local) {
+        s.picks[step * blockDim.x + threadIdx.x] = local;
     });
     count_picks(p, s, blockIdx.x);
     __syncthreads();
@@ -585,15 +589,15 @@ INLINE void place(const Params& p) {
         return p.pairs != 0 ? Count{s.deltas[e], s.all[e]} : Count{before[e], all[e]};
     });
     fill(p, s, blockIdx.x, padded);
-    put(p, s, blockIdx.x, padded);
+    write_picks(p, s, blockIdx.x, padded);
 }
 
 SPEC_KERNEL(moe_align_one, align, Params, MAX_THREADS)
-SPEC_KERNEL(moe_align_few, few_picks, Params, MAX_THREADS)
+SPEC_KERNEL(moe_align_single_warp, single_warp, Params, MAX_THREADS)
 SPEC_KERNEL(moe_align_count, count, Params, MAX_THREADS)
 SPEC_KERNEL(moe_align_sum, sum, Params, MAX_THREADS)
 
-// Unlike a kernel of SPEC_KERNEL, this one itself calls `follow`, when its picks are ranked.
+// Unlike kernels of SPEC_KERNEL, this kernel calls `follow` itself, after its picks are ranked.
 extern "C" __global__ void __launch_bounds__(MAX_THREADS, 1)
     moe_align_place(const __grid_constant__ Params params) {
     place(params);

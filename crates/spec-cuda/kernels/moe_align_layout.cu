@@ -1,8 +1,8 @@
-// moe_align: the token of each place, and how far each block is filled, as the grouped products of
-// TensorRT-LLM and FlashInfer take them. Runs after the kernels of moe_align.cu, on their results,
-// and only where one of these outputs is asked for.
+// moe_align: the token of each place and the end of the picks in each block, in the form that the
+// grouped products of TensorRT-LLM and FlashInfer take. Runs after the kernels of moe_align.cu, on
+// their results, and only if one of these outputs is wanted.
 //
-// A thread a place of `sorted`, and the first threads a block each.
+// A thread for each place of `sorted`; the first threads also have a block each.
 //
 // Bytes: 4 read and 4 written for each place, 8 read and 4 written for each block.
 #include "common.cuh"
@@ -13,7 +13,7 @@ INLINE void lay_out(const Params& p) {
     if (at == 0 && p.num_blocks != nullptr) *p.num_blocks = *p.num_padded / p.block_size;
     if (at < p.capacity && p.tokens != nullptr) {
         const u32 pick = p.sorted[at];
-        // There are picks, and so k is not 0, where a place has one.
+        // If a place has a pick, there are picks, so k is not 0.
         p.tokens[at] = pick < p.picks ? static_cast<i32>(pick / p.k) : -1;
     }
     if (at < p.blocks && p.limits != nullptr) {

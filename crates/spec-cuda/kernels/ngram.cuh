@@ -1,66 +1,70 @@
-// What ngram_match and hybrid_mtp_ngram share: the search (ngram_search.cuh), which sees the prompt
-// and the generated tokens as one line of tokens, and the budget of tokens for all requests.
+// Shared by ngram_match and hybrid_mtp_ngram: the search (ngram_search.cuh), which treats the
+// prompt and the generated tokens as one sequence of tokens, and the budget of tokens for all
+// requests.
 //
-// Teams. A team of warps, in one or several blocks, searches for one request. Several blocks of a
-// team are a cluster, and their warps send their best keys to the first block of the cluster. On
-// devices without clusters, each block leaves its best key in a slot of the workspace.
+// Teams. A team of warps, in one or several blocks, searches for one request. The blocks of a team
+// are a cluster, and their warps send their best keys to the first block of the cluster. On devices
+// without clusters, each block stores its best key in a slot of the workspace.
 //
 // Budget. Before any search, every block adds up the largest numbers of tokens that the requests
-// may add to the budget. Every block gets the same sum, because it is made of numbers that the
-// kernel does not change (`Ask`). If the sum is within the budget, no request's drafts depend on
-// another request, and the team that searched for a request writes its drafts. Otherwise every team
-// leaves its best key in its slot. The last block of the grid, or the first block of the last
-// cluster, settles: it waits for the slots of all requests, and then gives the requests what the
-// sequential loop of crates/spec-core/src/ngram.rs would, by prefix sums over the requests. No
-// other block waits for slots.
+// may add to the budget. Every block computes the same sum, because it uses only numbers that the
+// kernel does not change (`BudgetDemand`). If the sum is within the budget, no request's drafts
+// depend on another request, and the team that searched for a request writes its drafts. Otherwise
+// every team stores its best key in its slot. The last block of the grid, or the first block of the
+// last cluster, settles: it waits for the slots of all requests, and then grants the drafts that
+// the sequential loop of crates/spec-core/src/ngram.rs would grant, by prefix sums over the
+// requests. No other block waits for slots.
 //
-// The blocks that the settling block waits for can run meanwhile. This has two reasons, and either
-// one is enough. First, devices start the blocks of a grid in the order of their numbers, so when
-// the last block starts, all others are running or done. Second, since CUDA does not promise this
-// order: a multiprocessor has room for two blocks (RESIDENT, which __launch_bounds__ makes the
-// compiler keep to). The other blocks of the settling block's cluster are done, so beside it there
-// is room for one more block, and when that block is done, for the next. Only a kernel that fills
-// the device, and itself waits for the results of this kernel, could take this room for ever.
+// The settling block cannot prevent the blocks that it waits for from running, for two reasons,
+// each of which suffices. First, devices start the blocks of a grid in the order of their numbers,
+// so when the last block starts, all others are running or done. Second, because CUDA does not
+// promise this order: a multiprocessor has room for two blocks (RESIDENT, which __launch_bounds__
+// makes the compiler respect). The other blocks of the settling block's cluster are done, so beside
+// the settling block there is room for one more block, and when that block is done, for the next.
+// Only another kernel that fills the device and itself waits for the results of this kernel could
+// occupy this room forever.
 //
-// Bytes: each token up to a match of full length, once. 256 prompts of 131072 tokens of 8 bytes
+// Bytes: each token once, up to a match of full length. 256 prompts of 131072 tokens of 8 bytes
 // without a match are 268 MB: 58 us at 4.6 TB/s.
 #pragma once
 
 #include "ngram_search.cuh"
 #include "params/ngram.cuh"
 
-// The largest number of blocks in a team: with more blocks, communication costs more than the
+// The largest number of blocks in a team: with more blocks, communication takes longer than the
 // additional blocks save.
 constexpr u32 MAX_BLOCKS = 8;
-// Sums of what requests may add to the budget stop here. A sum that reaches this counts as over
+// Sums of what requests may add to the budget saturate here. A sum that reaches this counts as over
 // budget.
-constexpr u32 TOO_MANY = 1u << 21;
+constexpr u32 SUM_LIMIT = 1u << 21;
 
 // ---- requests -----------------------------------------------------------------
 
-// A request. Its lengths are data and may be any numbers, so they are cut to what its rows hold.
+// A request. Its lengths are data and may be any numbers, so they are clamped to the sizes of its
+// rows.
 struct Request {
-    // Tokens of the prompt; where the generated tokens start; the last of these, counted from the
-    // start.
+    // The number of tokens of the prompt; the index of the first generated token in its row; the
+    // index of the last generated token, counted from `start`.
     u32 prompt;
     u32 start;
     u32 step;
-    // The largest number of drafts that the request may get (below 1, nothing is searched), and the
+    // The largest number of drafts that the request may get (below 1, there is no search), and the
     // column of the first draft.
     i64 limit;
     u32 slot;
-    // Without drafts: `seq_lens_this_time`, and the tokens that the budget counts.
+    // `seq_lens_this_time` without drafts, and the number of tokens without drafts that the budget
+    // counts.
     i32 base;
     u32 used;
-    // Whether the budget reserves one token for the request until its turn, and whether its turn
-    // frees this token.
-    bool waits;
-    bool leaves;
+    // Whether the budget reserves one token for the request until the loop reaches the request, and
+    // whether it then releases this token.
+    bool reserves;
+    bool releases;
     // Flags.
     u32 bits;
 };
 
-// The prompt, start and step of a request, cut to its rows; a flag if one of them did not fit.
+// Prompt, start and step of a request, clamped to its rows; with a flag if one of them was outside.
 INLINE Request cut_lengths(const Params& p, u32 index, i64 start) {
     Request r = {};
     const i64 prompt = p.prompt_lens[index];
@@ -74,24 +78,24 @@ INLINE Request cut_lengths(const Params& p, u32 index, i64 start) {
     return r;
 }
 
-// The largest number of drafts: `own`, or less if the text may not grow by so many tokens.
+// The largest number of drafts: `own`, or less if the text must not grow by so many tokens.
 INLINE i64 draft_limit(const Params& p, u32 index, i64 own, u32 step) {
     const i64 longest = p.max_dec[index];
     const i64 taken = static_cast<i64>(step) + 1;
     // Saturates, because `longest` is data and may be any number.
-    constexpr i64 LEAST = static_cast<i64>(1ull << 63);
-    return min(own, longest < LEAST + taken ? LEAST : longest - taken);
+    constexpr i64 MIN_I64 = static_cast<i64>(1ull << 63);
+    return min(own, longest < MIN_I64 + taken ? MIN_I64 : longest - taken);
 }
 
-// The drafts that a request would get without a budget: where they are copied from and to, and how
-// many.
+// The drafts that a request would get without a budget: source, destination and number of the
+// tokens to copy.
 template <typename T>
-struct Wish {
+struct DraftRequest {
     const T* source;
     T* target;
     u32 drafts;
 
-    INLINE Wish(const Params& p, u64 index, Request& r, u64 key)
+    INLINE DraftRequest(const Params& p, u64 index, Request& r, u64 key)
         : source(nullptr), target(nullptr), drafts(0) {
         if (key == NO_MATCH) return;
         const u32 place = static_cast<u32>(key) + 1;
@@ -111,12 +115,13 @@ struct Wish {
 
 // ---- budget -------------------------------------------------------------------
 
-// What requests add to the budget. All sums above the largest threshold have the same effect, so
-// sums of tokens saturate.
+// The sums of what requests add to the budget. All sums above the largest threshold have the same
+// effect, so sums of tokens saturate.
 struct Sums {
     u32 drafts;
     u32 used;
-    // In the lower half the number of requests that wait (`Request`), in the upper half that leave.
+    // The number of requests with a reserved token in the lower half, with a released token in the
+    // upper half.
     u32 counts;
 
     INLINE static u32 saturating(u32 a, u32 b) { return a + b < a ? ~0u : a + b; }
@@ -138,18 +143,20 @@ struct Sums {
 static_assert(THREADS < 1u << 16);
 
 struct Shared {
-    // The best key of each warp of this block; in the first block of a cluster, of all its warps.
+    // The best key of each warp of this block; in the first block of a cluster, of each warp of the
+    // cluster.
     u64 keys[MAX_BLOCKS * WARPS];
-    // From each warp: the largest number of tokens that its share of the requests may add.
+    // From each warp: the largest number of tokens that the requests of its threads may add.
     u64 max_added[WARPS];
-    // In the first block of a cluster: counts the bytes of `keys` and `max_added` that have come.
+    // In the first block of a cluster: counts the bytes of `keys` and `max_added` that have
+    // arrived.
     Arrivals arrivals;
-    // For `NearHint` and `SlotHint`: a rank for each team in this block.
+    // For `NearHint` and `SlotHint`: a rank for each team of this block.
     u32 hints[WARPS];
     // For `inclusive_sum`: a sum for each warp.
     Sums sums[WARPS];
-    // For each request that is being settled: its best key, later the address that its drafts come
-    // from; the address that they go to; how many drafts it wants; how many it gets.
+    // For each request that is being settled: its best key, later the source address of its drafts;
+    // their destination address; the number of drafts that it requests; the number that it gets.
     u64 best[THREADS];
     u64 target[THREADS];
     u32 wanted[THREADS];
@@ -157,7 +164,7 @@ struct Shared {
 };
 
 // The sum over this thread and the threads before it. `total` is the sum over the first `threads`
-// threads of the block; `through` of the others must be 0.
+// threads of the block; `through` of the other threads must be 0.
 INLINE Sums inclusive_sum(Sums through, Sums (&sums)[WARPS], u32 threads, Sums& total) {
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
@@ -185,9 +192,9 @@ INLINE Sums inclusive_sum(Sums through, Sums (&sums)[WARPS], u32 threads, Sums& 
     return warp == 0 ? through : through + before;
 }
 
-// Waits until the slots of `requests` requests have keys of this launch, leaves the best key of
+// Waits until the slots of `requests` requests have keys of this launch, stores the best key of
 // each request in shared.best, and then clears the slots. `slot` is the first slot that this thread
-// reads; `words` is what it has read there already.
+// reads; `words` has what it has already read from the slot.
 INLINE void collect(const Params& p, Shared& shared, u32 slot_bits, u32 requests,
                     const Slot slot, ulonglong2 words) {
     const u32 slots = requests << slot_bits;
@@ -208,15 +215,15 @@ INLINE void collect(const Params& p, Shared& shared, u32 slot_bits, u32 requests
         words = {};
     }
     __syncthreads();
-    // Slots are not cleared earlier, because the key of one block is a hint for the other blocks of
-    // its team until their searches end.
+    // Slots are not cleared earlier, because until the searches end, the key of one block is a hint
+    // for the other blocks of its team.
     at = slot;
 #pragma unroll 1
     for (u32 i = threadIdx.x; i - lane_id() < slots; i += blockDim.x) {
         if (i < slots) at.clear();
         at.words += 2 * blockDim.x;
-        // If only some lanes of a warp have slots, this brings the lanes together again. Without
-        // it, everything that follows took 1.8 us more on an H200.
+        // If only some lanes of a warp have slots, the lanes have diverged: this makes them
+        // converge. Without it, the following code took 1.8 us more on an H200.
         __syncwarp();
     }
 }
@@ -226,8 +233,8 @@ INLINE void collect(const Params& p, Shared& shared, u32 slot_bits, u32 requests
 template <typename T, typename Operator>
 INLINE void settle(const Params& p, Shared& shared, u32 slot_bits) {
     const u32 thread = threadIdx.x;
-    // `left` starts at the number of requests that wait. If one round settles all requests, the
-    // sums of this round have the number; otherwise it is counted here.
+    // `left` starts at the number of reserved tokens. If one round settles all requests, the sums
+    // of that round contain this number; otherwise it is counted here.
     const bool once = p.batch <= blockDim.x;
     i64 drafts = 0;
     i64 used = 0;
@@ -235,7 +242,7 @@ INLINE void settle(const Params& p, Shared& shared, u32 slot_bits) {
     Sums total;
     if (!once) {
         u32 waiting = 0;
-        for (u32 i = thread; i < p.batch; i += blockDim.x) waiting += Operator::waits(p, i);
+        for (u32 i = thread; i < p.batch; i += blockDim.x) waiting += Operator::reserves(p, i);
         inclusive_sum({0, 0, waiting}, shared.sums, blockDim.x, total);
         left = total.counts;
         __syncthreads();
@@ -246,7 +253,8 @@ INLINE void settle(const Params& p, Shared& shared, u32 slot_bits) {
     for (u32 from = 0; from < p.batch; from += blockDim.x) {
         const u32 requests = min(p.batch - from, blockDim.x);
         const bool mine = thread < requests;
-        // The first load of a slot comes before the lengths, so that both are in flight at once.
+        // The first load of a slot precedes the loads of lengths, so that all are in flight at
+        // once.
         const Slot slot = {p.slots + 2 * ((static_cast<u64>(from) << slot_bits) + thread)};
         ulonglong2 words = {};
         if (thread < requests << slot_bits) words = load_relaxed(slot.words);
@@ -258,20 +266,20 @@ INLINE void settle(const Params& p, Shared& shared, u32 slot_bits) {
         if (mine) {
             const u64 key = shared.best[thread];
             const u32 index = from + thread;
-            const Wish<T> wish(p, index, r, key);
-            own.drafts = wish.drafts;
-            shared.best[thread] = reinterpret_cast<u64>(wish.source);
-            shared.target[thread] = reinterpret_cast<u64>(wish.target);
+            const DraftRequest<T> draft_request(p, index, r, key);
+            own.drafts = draft_request.drafts;
+            shared.best[thread] = reinterpret_cast<u64>(draft_request.source);
+            shared.target[thread] = reinterpret_cast<u64>(draft_request.target);
             shared.wanted[thread] = own.drafts;
             own.used = r.used;
-            own.counts = r.waits | static_cast<u32>(r.leaves) << 16;
+            own.counts = r.reserves | static_cast<u32>(r.releases) << 16;
             bits |= r.bits;
         }
         const Sums through = inclusive_sum(own, shared.sums, requests, total);
         if (once) left = total.counts & 0xFFFF;
 
-        // Eight lanes copy the drafts of a request, for four requests at once. The first tokens are
-        // loaded while the threads work out what the budget grants.
+        // Eight lanes copy the drafts of a request, and a lane loads tokens of four requests at
+        // once. The first tokens are in flight while the threads compute what the budget grants.
         constexpr u32 LANES = 8;
         const u32 copiers = blockDim.x / LANES;
         constexpr u32 AHEAD = 4;
@@ -330,34 +338,35 @@ INLINE void settle(const Params& p, Shared& shared, u32 slot_bits) {
     raise(p.flags, bits);
 }
 
-// ---- requests that do not depend on each other ----------------------------------
+// ---- requests within the budget -------------------------------------------------
 
 // With more requests than this, adding up what they may add takes longer than settling.
-constexpr u32 FEW_REQUESTS = 8 * THREADS;
+constexpr u32 MAX_SUMMED_REQUESTS = 8 * THREADS;
 
-// The largest number of tokens that the requests of this warp's threads may add to the budget. The
-// requests are dealt to the threads of the block in turn; `first` is this thread's first request.
+// The largest number of tokens that the requests of this warp's threads may add to the budget.
+// Request i is handled by thread i % blockDim.x; `first` is the demand of this thread's first
+// request.
 template <typename Operator>
-INLINE u32 max_added_by_warp(const Params& p, const typename Operator::Ask& first) {
-    if (p.batch > FEW_REQUESTS) return TOO_MANY;
-    u32 max_added = threadIdx.x < p.batch ? min(first.max_added(p), TOO_MANY) : 0;
+INLINE u32 max_added_by_warp(const Params& p, const typename Operator::BudgetDemand& first) {
+    if (p.batch > MAX_SUMMED_REQUESTS) return SUM_LIMIT;
+    u32 max_added = threadIdx.x < p.batch ? min(first.max_added(p), SUM_LIMIT) : 0;
 #pragma unroll 1
     for (u32 i = threadIdx.x + blockDim.x; i < p.batch; i += blockDim.x) {
-        max_added = min(max_added + typename Operator::Ask(p, i).max_added(p), TOO_MANY);
+        max_added = min(max_added + typename Operator::BudgetDemand(p, i).max_added(p), SUM_LIMIT);
     }
     return __reduce_add_sync(ALL_LANES, max_added);
 }
-static_assert(THREADS < ~0u / TOO_MANY);
+static_assert(THREADS < ~0u / SUM_LIMIT);
 
-// Writes the drafts of a request that the budget does not cut. One warp does this.
+// Writes the drafts of a request that the budget does not cut. By one warp.
 template <typename T>
 INLINE void write(const Params& p, u32 index, Request& r, u64 key) {
     const u32 lane = lane_id();
-    const Wish<T> wish(p, index, r, key);
+    const DraftRequest<T> draft_request(p, index, r, key);
 #pragma unroll 1
-    for (u32 i = lane; i < wish.drafts; i += WARP) wish.target[i] = wish.source[i];
+    for (u32 i = lane; i < draft_request.drafts; i += WARP) draft_request.target[i] = draft_request.source[i];
     if (lane == 0) {
-        p.this_time[index] = r.base + static_cast<i32>(wish.drafts);
+        p.this_time[index] = r.base + static_cast<i32>(draft_request.drafts);
         raise(p.flags, r.bits);
     }
 }
@@ -375,11 +384,11 @@ INLINE void draft(const Params& p) {
     const bool leads = cluster.rank == 0;
     const u32 slot_bits = clustered ? 0 : p.block_bits;
     const Team team(p.block_bits, p.warp_bits, warps, cluster);
-    const bool there = team.request < p.batch;
+    const bool has_request = team.request < p.batch;
     const u64 row = team.request;
-    // All loads come first, so that none waits for another. A warp or thread that has no request
-    // loads from the last request.
-    const typename Operator::Ask ask(p, min(threadIdx.x, p.batch - 1));
+    // All loads come first, so that none waits for another. A warp or thread without a request
+    // loads the data of the last request.
+    const typename Operator::BudgetDemand demand(p, min(threadIdx.x, p.batch - 1));
     Request r = Operator::request(p, min(team.request, p.batch - 1));
     if (lane == 0) shared.hints[warp] = NO_RANK;
     if (clustered) {
@@ -398,10 +407,10 @@ INLINE void draft(const Params& p) {
     // Only the first block of a cluster needs the sum. Teams with a slot for each block never need
     // it: their requests are always settled.
     const u32 max_added =
-        leads && slot_bits == 0 ? max_added_by_warp<Operator>(p, ask) : TOO_MANY;
+        leads && slot_bits == 0 ? max_added_by_warp<Operator>(p, demand) : SUM_LIMIT;
     u64* const slots = p.slots + 2 * (row << slot_bits);
     u64 key = NO_MATCH;
-    if (there && r.limit > 0) {
+    if (has_request && r.limit > 0) {
         const T* const prompt = static_cast<const T*>(p.input_ids.data) + row * p.input_ids.stride;
         const T* const generated =
             static_cast<const T*>(p.generated.data) + row * p.generated.stride + r.start;
@@ -420,7 +429,8 @@ INLINE void draft(const Params& p) {
             cluster.put(&shared.keys[cluster.rank * warps + warp], barrier, 0, key);
             if (leads) cluster.put(&shared.max_added[warp], barrier, 0, max_added);
         }
-        // Says that this block leaves no more hints. No block ends before all blocks have said so.
+        // Signals that this block stores no more hints. No block ends before all blocks have
+        // signalled.
         cluster.arrive_started();
         if (!leads) {
             cluster.wait_started();
@@ -437,21 +447,21 @@ INLINE void draft(const Params& p) {
     // Whether the budget cannot cut any drafts, whatever the searches find.
     const u32 sum = __reduce_add_sync(
         ALL_LANES, lane < warps ? static_cast<u32>(shared.max_added[lane]) : 0);
-    const bool apart = static_cast<i64>(sum) < min(p.threshold, static_cast<i32>(TOO_MANY));
-    if (team.own == 0 && there) {
+    const bool independent = static_cast<i64>(sum) < min(p.threshold, static_cast<i32>(SUM_LIMIT));
+    if (team.own == 0 && has_request) {
         const u32 keys = clustered ? cluster.size * warps : team.here;
         key = NO_MATCH;
 #pragma unroll 1
         for (u32 i = lane; i < keys; i += WARP) key = min(key, shared.keys[warp + i]);
         key = warp_min(key);
-        if (apart) {
+        if (independent) {
             write<T>(p, team.request, r, key);
         } else if (lane == 0) {
             Slot{slots + 2 * (clustered ? 0 : blockIdx.y)}.store(p.number, key);
         }
     }
     if (clustered) cluster.wait_started();
-    if (apart) return;
+    if (independent) return;
     // Of the blocks that get here, the one that starts last settles.
     const u32 last = gridDim.x - cluster.size;
     if (blockIdx.x == last && blockIdx.y == gridDim.y - 1) {

@@ -1,22 +1,21 @@
-// The search of ngram_match, hybrid_mtp_ngram and prompt_lookup: finds where the last tokens of a
-// text (the pattern) occurred before.
+// The search of ngram_match, hybrid_mtp_ngram and prompt_lookup: finds an earlier occurrence of the
+// last tokens of a text (the pattern).
 //
-// A team of warps searches for one request: the warps of a part of a block, of a block, or of
-// several blocks. One or two arrays of tokens (haystacks) form one line of tokens. The line is cut
-// into chunks, which the team's warps take in turn. A search for the first occurrence starts at the
-// left:
+// A team of warps searches for one request: some warps of a block, a block, or several blocks. One
+// or two arrays of tokens (haystacks) form one sequence of tokens. The sequence is cut into chunks,
+// which the team's warps take in turn. A search for the first occurrence starts at the left:
 //
 //     prompt             | generated          |
 //     c0 c1 c2 c3 c4 c5  | c6 c7 c8 ...       |      warp = chunk % warps of team
 //
-// A search for the last occurrence starts at the right. A lane compares the tokens in 16 bytes at a
-// time with the last token of the pattern. Where it finds that token, it compares the tokens before
-// it, backwards, so one pass serves all lengths of the pattern. The key of a match is how many
-// tokens of the longest pattern it lacks, and then its place on the line; the smallest key wins. A
-// warp that finds a match of full length leaves a hint for the team, and the team skips all chunks
-// beyond it.
+// A search for the last occurrence starts at the right. A lane reads the tokens of 16 bytes at a
+// time and compares them with the last token of the pattern. If a token is equal, the lane compares
+// the tokens before it, backwards, so one pass serves all lengths of the pattern. The key of a
+// match is the number of tokens that it lacks to a match of full length, then its position in the
+// sequence; the smallest key wins. A warp that finds a match of full length publishes a hint for
+// the team, and the team skips all chunks beyond it.
 //
-// Bytes: each token up to a match of full length, once.
+// Bytes: each token once, up to a match of full length.
 #pragma once
 
 #include "aligned_row.cuh"
@@ -24,22 +23,22 @@
 
 // The largest number of threads in a block.
 constexpr u32 THREADS = 512;
-// Blocks that a multiprocessor must have room for, so that enough loads are in flight.
+// Blocks for which a multiprocessor must have room, so that enough loads are in flight.
 constexpr u32 RESIDENT = 2;
 constexpr u32 WARPS = THREADS / WARP;
 constexpr u64 NO_MATCH = ~0ull;
-// A key: 32 bits for the missing tokens, and below them 32 bits for the rank (see `rank_of`). A row
-// has less than 2^31 tokens.
+// A key has the number of missing tokens in the upper 32 bits and the rank (see `rank_of`) in the
+// lower 32 bits. A row has less than 2^31 tokens.
 constexpr u32 RANK_BITS = 32;
 constexpr u32 NO_RANK = ~0u;
 
 // ---- teams --------------------------------------------------------------------
 
-// The team of this warp, and the warp's part in the search. Several blocks of a team have the same
+// The team of this warp, and the warp's number in it. The blocks of a team have the same
 // blockIdx.x, or are a cluster. If a block has several teams, gridDim.y is 1.
 struct Team {
     u32 request;
-    // How many warps of the team this block has, and the number of this warp among them.
+    // The number of warps of the team in this block, and the number of this warp among them.
     u32 here;
     u32 own;
     // The first chunk of this warp, and the distance from one chunk of this warp to its next.
@@ -59,7 +58,7 @@ struct Team {
     }
 };
 
-// ---- what blocks leave for each other -------------------------------------------
+// ---- values that blocks publish for each other -----------------------------------
 
 INLINE void store_relaxed(u64* to, u64 value) {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
@@ -75,18 +74,18 @@ INLINE ulonglong2 load_relaxed(const u64* from) {
 }
 
 // The slot of a block, in the workspace: two words, each with half of a number and half of a key.
-// While the block searches, the slot may have a hint: the key of some match of full length, with
-// the number of the launch in which the bits of HINT are flipped. At the end, the slot has the best
-// key of the block, with the number of the launch itself. If the two halves make up neither of
-// these numbers, they are older than the launch, or only one of the words has been written yet.
+// While the block searches, the slot may contain a hint: the key of a match of full length, with
+// the number of the launch in which the bits of HINT are flipped. At the end, the slot contains the
+// best key of the block, with the number of the launch itself. If the two halves form neither
+// number, the slot is from an earlier launch, or only one of the two words has been written.
 //
 // A slot need not be cleared before a launch, because no other launch has the same number (60 bits
-// in both words: `number` in src/ops/ngram.rs), and because no mix of a cleared word and a word of
-// a hint has it. Stores to a slot need no fence: the block stores its hints before a barrier and
-// its best key after this barrier, so in each word the best key comes after every hint. The block
-// that reads the best key clears the slot only then, so the clearing comes last. This matters to a
-// captured launch, which has the same number in every replay: a replay finds no key that the replay
-// before it has left.
+// in both words: `number` in src/ops/ngram.rs), and because no combination of a cleared word and a
+// word of a hint forms the number. Stores to a slot need no fence: the block stores its hints
+// before a barrier and its best key after the barrier, so in each word the best key follows every
+// hint. The block that reads the best key clears the slot only afterwards, so the clearing is last.
+// A captured launch depends on this, because it has the same number in every replay: a replay must
+// not find a key of the replay before it.
 struct Slot {
     static constexpr u64 HINT = 2ull << 32 | 2;
 
@@ -111,7 +110,7 @@ struct Slot {
     }
 };
 
-// The rank of the best match of full length that a team knows of. For a team within a block or a
+// The rank of the best match of full length that a team knows. For a team within a block or a
 // cluster, each block has a copy in its shared memory.
 struct NearHint {
     static constexpr bool NEAR = true;
@@ -119,11 +118,11 @@ struct NearHint {
     volatile u32* here;
     Cluster cluster;
 
-    // Leaves a match that this warp has found. Returns whether a better match was known already.
-    INLINE bool leave(u32 rank) const {
+    // Publishes a match that this warp has found. Returns whether a better match was already known.
+    INLINE bool publish(u32 rank) const {
         u32 before = NO_RANK;
-        // The warp uses the value that atomicMin returns, so it goes on only after the hint was
-        // left.
+        // The warp uses the value that atomicMin returns, so it continues only after the hint has
+        // been stored.
         if (lane_id() < cluster.size) {
             before = atomicMin(cluster.of(const_cast<u32*>(here), lane_id()), rank);
         }
@@ -133,7 +132,7 @@ struct NearHint {
     INLINE u32 rank() const { return *here; }
 };
 
-// The same for a team that is no cluster: a team within a block has the rank in shared memory, a
+// The same for a team that is not a cluster: a team within a block has the rank in shared memory, a
 // team of several blocks has a rank in the slot of each block.
 struct SlotHint {
     static constexpr bool NEAR = false;
@@ -143,8 +142,8 @@ struct SlotHint {
     u32 blocks;
     u64 number;
 
-    // Leaves a match that this warp has found. One lane calls this.
-    INLINE void leave(u32 rank) const {
+    // Publishes a match that this warp has found. By one lane.
+    INLINE void publish(u32 rank) const {
         if (blocks == 1) {
             atomicMin(const_cast<u32*>(here), rank);
         } else {
@@ -154,7 +153,7 @@ struct SlotHint {
         }
     }
 
-    // The best rank that this lane knows of. Lane i looks at the slot of block i.
+    // The best rank that this lane knows. Lane i reads the slot of block i.
     INLINE u32 rank() const {
         if (blocks == 1) return *here;
         if (lane_id() >= blocks) return NO_RANK;
@@ -168,25 +167,26 @@ struct SlotHint {
 
 // ---- search -------------------------------------------------------------------
 
-// The smallest value of all lanes of the warp.
+// The smallest of the lanes' values.
 INLINE u64 warp_min(u64 v) {
     const u32 high = static_cast<u32>(v >> 32);
-    const u32 least = __reduce_min_sync(ALL_LANES, high);
-    const u32 low = __reduce_min_sync(ALL_LANES, high == least ? static_cast<u32>(v) : ~0u);
-    return static_cast<u64>(least) << 32 | low;
+    const u32 smallest = __reduce_min_sync(ALL_LANES, high);
+    const u32 low = __reduce_min_sync(ALL_LANES, high == smallest ? static_cast<u32>(v) : ~0u);
+    return static_cast<u64>(smallest) << 32 | low;
 }
 
-// Which occurrence on the line a search prefers. The search starts at this end of the line.
+// The occurrence that a search prefers. The search starts at that end of the sequence.
 enum class Occurrence { FIRST, LAST };
 
-// The rank of a place on the line: the better place has the smaller rank. Also the place of a rank.
+// The rank of a position in the sequence: the preferred position has the smaller rank. Also the
+// inverse: the position of a rank.
 template <Occurrence WHICH>
 INLINE u32 rank_of(u32 place) {
     return WHICH == Occurrence::LAST ? 0x7FFFFFFFu - place : place;
 }
 
-// An array of tokens that is searched. A match may end at tokens 0 to ends - 1; it may not end at
-// the last token, because no token of the array follows there.
+// An array of tokens that is searched. A match may end at tokens 0 to ends - 1; it must not end at
+// the last token, because no token of the array follows the last token.
 template <typename T>
 struct Haystack {
     static constexpr u32 N = Pack<T>::N;
@@ -195,9 +195,9 @@ struct Haystack {
 
     const T* tokens;
     u32 ends;
-    // Tokens from the 16-byte boundary at or before token 0 to token 0.
+    // The number of tokens between the 16-byte boundary at or before token 0 and token 0.
     u32 lead;
-    // The place of token 0 on the line.
+    // The position of token 0 in the sequence.
     u32 place;
 
     INLINE Haystack(const T* tokens, u32 length, u32 place)
@@ -206,8 +206,8 @@ struct Haystack {
 
     INLINE u32 chunks() const { return ends == 0 ? 0 : (lead + ends + CHUNK - 1) / CHUNK; }
 
-    // Which of this lane's tokens in a chunk equal `last`, one bit for each token. The chunk begins
-    // at token `from`, which is negative if the chunk begins before token 0.
+    // A bit for each of this lane's tokens in a chunk: 1 if the token equals `last`. The chunk
+    // begins at token `from`, which is negative if the chunk begins before token 0.
     INLINE u32 find(i32 from, u32 lane, T last) const {
         u32 found = 0;
         if (from >= 0 && static_cast<u32>(from) + CHUNK <= ends) {
@@ -224,8 +224,8 @@ struct Haystack {
                 }
             }
         } else {
-            // A chunk at an end of the haystack: tokens are loaded one by one, all in flight at
-            // once.
+            // A chunk at an end of the haystack: tokens are loaded one by one, with all loads in
+            // flight at once.
             T single[LOADS * N];
 #pragma unroll
             for (u32 bit = 0; bit < LOADS * N; ++bit) {
@@ -240,8 +240,8 @@ struct Haystack {
         return found;
     }
 
-    // The token that a bit of `find` stands for; a higher bit stands for a later token. Before
-    // token 0 this wraps to a number that is not below `ends`.
+    // The token of a bit of `find`; a higher bit belongs to a later token. Before token 0, the
+    // result wraps to a number that is not below `ends`.
     INLINE static u32 token(i32 from, u32 bit, u32 lane) {
         return static_cast<u32>(from) + (bit / N * WARP + lane) * N + bit % N;
     }
@@ -256,8 +256,8 @@ struct Haystack {
     }
 };
 
-// What is searched for: the `longest` tokens that end at `*last`. A match may lack the first of
-// these tokens, but has at least `shortest`.
+// The pattern: the `longest` tokens that end at `*last`. A match may lack the first of these
+// tokens, but has at least `shortest` tokens.
 template <typename T>
 struct Pattern {
     const T* last;
@@ -265,8 +265,8 @@ struct Pattern {
     u32 shortest;
 };
 
-// The best key of this warp's chunks. `second` is on the line to the right of `h`; in a search for
-// the last occurrence it must be empty.
+// The best key of this warp's chunks. `second` follows `h` in the sequence; in a search for the
+// last occurrence it must be empty.
 template <Occurrence WHICH, typename T, typename Hint>
 INLINE u64 search(Haystack<T> h, const Haystack<T>& second, const Pattern<T>& pattern,
                   const Team& team, const Hint& hint) {
@@ -276,11 +276,11 @@ INLINE u64 search(Haystack<T> h, const Haystack<T>& second, const Pattern<T>& pa
     const T last = *pattern.last;
     const u32 head = h.chunks();
     const u32 chunks = head + second.chunks();
-    // Hints are useful only if some warp of the team has a second chunk, which it could skip.
+    // Hints are useful only if a warp of the team has a second chunk, which it could skip.
     const bool hints = team.step > 1 && chunks > team.step;
 
     u64 best = NO_MATCH;
-    // A match that this lane finds is of use only if it is longer than this.
+    // A match that this lane finds counts only if it is longer than this.
     u32 beaten = pattern.shortest - 1;
     u32 skipped = 0;
     for (u32 turn = team.first; turn < chunks; turn += team.step) {
@@ -290,9 +290,9 @@ INLINE u64 search(Haystack<T> h, const Haystack<T>& second, const Pattern<T>& pa
             skipped = head;
         }
         const i32 from = static_cast<i32>((chunk - skipped) * Haystack<T>::CHUNK - h.lead);
-        // A hint in global memory is loaded together with the tokens, so that their latencies
-        // overlap. A hint in shared memory is read after the tokens have come, because it may be
-        // newer then.
+        // A hint in global memory is loaded together with the tokens, so that the latencies
+        // overlap. A hint in shared memory is read after the tokens have arrived, when it may be
+        // newer.
         u32 known = !Hint::NEAR && hints && turn != team.first ? hint.rank() : NO_RANK;
         u32 found = h.find(from, lane, last);
         if (Hint::NEAR && hints) known = hint.rank();
@@ -301,8 +301,8 @@ INLINE u64 search(Haystack<T> h, const Haystack<T>& second, const Pattern<T>& pa
             const u32 bit = WHICH == Occurrence::LAST ? 31 - __clz(found) : __ffs(found) - 1;
             found &= ~(1u << bit);
             const u32 at = Haystack<T>::token(from, bit, lane);
-            // First compares the token that would make the match longer than `beaten`: in text that
-            // repeats itself, few candidates have this token.
+            // First compares the token that would make the match longer than `beaten`: in
+            // repetitive text, few candidates have this token.
             if (at < beaten) continue;
             if (beaten > 0 && h.tokens[at - beaten] != *(pattern.last - beaten)) continue;
             u32 length = 1;
@@ -320,9 +320,9 @@ INLINE u64 search(Haystack<T> h, const Haystack<T>& second, const Pattern<T>& pa
         if (__any_sync(ALL_LANES, best >> RANK_BITS == 0)) {
             best = warp_min(best);
             if constexpr (Hint::NEAR) {
-                if (hints && hint.leave(static_cast<u32>(best))) return NO_MATCH;
+                if (hints && hint.publish(static_cast<u32>(best))) return NO_MATCH;
             } else if (lane == 0 && hints) {
-                hint.leave(static_cast<u32>(best));
+                hint.publish(static_cast<u32>(best));
             }
             return best;
         }

@@ -1,17 +1,17 @@
-// Philox4x32-10: crates/spec-core/src/philox.rs.
+// The counter-based random number generator Philox4x32-10, as in crates/spec-core/src/philox.rs.
 #pragma once
 
 #include "common.cuh"
 
-// What a random number decides.
+// The kind of decision that a random number makes. Each purpose has its own stream of numbers.
 enum class Purpose : u32 {
     SAMPLE = 0,
     ACCEPT = 1,
     RECOVER = 2,
 };
 
-// The random numbers of one decision: about the token at a position of a text
-// that has this seed.
+// The random numbers of one decision about one token. The stream is determined by the seed of the
+// request, the position of the token in the text, and the purpose.
 struct Draw {
     u64 seed;
     u64 position;
@@ -28,7 +28,7 @@ struct Draw {
         return make_uint2(static_cast<u32>(seed), static_cast<u32>(seed >> 32));
     }
 
-    // One of the ten rounds, and the key of the next.
+    // One of the ten rounds.
     INLINE static uint4 round(uint4 c, uint2 key) {
         const u64 a = static_cast<u64>(c.x) * 0xD2511F53u;
         const u64 b = static_cast<u64>(c.z) * 0xCD9E8D57u;
@@ -40,7 +40,7 @@ struct Draw {
         return make_uint2(key.x + 0x9E3779B9u, key.y + 0xBB67AE85u);
     }
 
-    // The four words at an index.
+    // The four random words at an index of the stream.
     INLINE uint4 block(u32 index) const {
         uint4 c = start(index);
         uint2 k = key();
@@ -53,7 +53,7 @@ struct Draw {
         return c;
     }
 
-    // A multiple of 2^-24 in [0, 1).
+    // A uniform random number: a multiple of 2^-24 in [0, 1).
     INLINE float uniform() const {
         return exact::mul(static_cast<float>(block(0).x >> 8), 1.0f / 16777216.0f);
     }

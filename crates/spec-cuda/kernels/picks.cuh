@@ -1,62 +1,65 @@
-// Picks entries from what a warp reads of a row.
+// Picks single entries of a row while a warp reads the whole row.
 //
-// A warp that reads a whole row in order wants one entry of each group, at a place in the group that it
-// knows before the entries come. To read these few entries once more, at random, would take as long as a
-// sixth of the row. So the lane that holds the 16 bytes with such an entry stores them in shared memory, for
-// the lane that wants the entry.
+// A warp that reads a row in order wants one entry of each group of the row. The index of the entry
+// within its group is known before the group is read. Reading these entries again later, from
+// random addresses, would take as long as a sixth of the row. So when a lane reads 16 bytes that
+// contain a wanted entry, the lane stores the 16 bytes in shared memory, where the lane that wants
+// the entry finds them.
 //
-// The warp has the groups in order, 32 at a time: a lane wants an entry of each 32nd group. Rows say how
-// lanes hold what they read: a lane has N entries of a group, which it shares with LANES - 1 others; READ
-// times it has such entries, of each AT_ONCE-th group. Of N entries, as many are picked at once as Picked
-// are 16 bytes.
+// The warp reads groups in order. Lane i wants one entry of each group whose number is i modulo 32.
+// The type `Row` says how a warp reads: a group is read by LANES lanes, N entries each; AT_ONCE
+// groups are read by one load instruction of the warp, and READ such loads are in flight. A part is
+// as many entries of a group as fit 16 bytes in the type `Row::Picked`. Parts are picked whole.
 #pragma once
 
 #include "common.cuh"
 
-// What the lanes of a warp share.
+// Shared memory of a warp.
 struct alignas(16) PicksOfWarp {
-    // For each lane, what holds the entry that the lane wants.
+    // For each lane, the part that contains the entry that the lane wants.
     uint4 packs[WARP];
-    // For each lane, which part of its group it wants; in the order in which four parts of one lane's are
-    // neighbours.
+    // For each lane, the number of that part within its group. The order of lanes is such that four
+    // groups that one lane reads in a row have neighbouring bytes.
     u8 parts[WARP];
 };
 
 template <typename Row>
 struct Picks {
-    // Entries that are picked at once, and how many parts a group and the entries of a lane have.
+    // Entries of a part, and parts in the N entries that a lane reads of a group.
     static constexpr u32 PICKED = 16 / sizeof(typename Row::Picked);
     static constexpr u32 OF_LANE = Row::N / PICKED;
-    // Groups of which a lane reads four.
+    // The number of groups in four consecutive loads of the warp.
     static constexpr u32 FOUR = 4 * Row::AT_ONCE;
     static_assert(Row::READ % 4 == 0 && WARP % (Row::READ * Row::AT_ONCE) == 0);
 
     PicksOfWarp& shared;
     const Row& row;
     u32 lane;
-    // The warp's first group, and the first that is not picked from.
+    // The first group of the warp, and the first group from which nothing is picked.
     u32 begin;
     u32 end;
 
-    // For groups first .. last, which the row surveys.
+    // For the groups first .. last, which the warp reads with `Row::survey`.
     INLINE Picks(PicksOfWarp& of_warp, const Row& of_row, u32 first, u32 last)
         : shared(of_warp), row(of_row), lane(lane_id()), begin(first), end(of_row.streamed(first, last)) {}
 
-    // The lane wants this token of its next group. `entry` has returned what the lane wanted before.
+    // Says that this lane wants the entry of token `token`, which is in the next group of the lane.
+    // The lane must have fetched its previous entry with `entry`.
     INLINE void want(u32 token) const {
         const u32 four = lane / FOUR * Row::AT_ONCE + lane % Row::AT_ONCE;
         const u32 of_four = lane % FOUR / Row::AT_ONCE;
         shared.parts[four * 4 + of_four] = static_cast<u8>(token % Row::SIZE / PICKED);
     }
 
-    // What lanes want of what the warp reads READ times, from group `first` on.
+    // The parts that lanes want of the READ loads that begin with group `first`.
     struct Wanted {
         uint4* packs;
-        // Of each time, a byte: the part that is wanted of the group, less the lane's first part.
+        // A byte for each load: the number of the wanted part, minus the number of the first part
+        // that this lane reads. Only a byte that is 0 .. OF_LANE - 1 is a part of this lane.
         u32 parts[Row::READ / 4];
 
-        // Stores what is wanted of N entries, the i-th that this lane has read; pack(p) are those of
-        // their part p.
+        // Stores the wanted part of N entries, if this lane has it. The entries are of the i-th
+        // load; pack(p) returns part p of them.
         template <typename Pack>
         INLINE void operator()(u32 i, Pack&& pack) const {
 #pragma unroll
@@ -73,14 +76,15 @@ struct Picks {
         const u32* const fours = reinterpret_cast<const u32*>(shared.parts) + place / 4 + lane / Row::LANES;
         Wanted wanted;
         wanted.packs = &shared.packs[place + lane / Row::LANES];
-        // What other lanes want.
+        // Makes the stores of `want` in other lanes visible.
         __syncwarp();
 #pragma unroll
         for (u32 i = 0; i < Row::READ / 4; ++i) wanted.parts[i] = fours[i * Row::AT_ONCE] ^ own * 0x01010101u;
         return wanted;
     }
 
-    // The entry that the lane wanted. By all lanes that want an entry, once the warp has read their groups.
+    // The entry that this lane asked for with `want`. All lanes that asked call this together,
+    // after the warp has read their groups.
     INLINE float entry(u32 token) const {
         if (token / Row::SIZE >= end) return row.entry(token);
         const auto* const picked = reinterpret_cast<const typename Row::Picked*>(&shared.packs[lane]);
@@ -89,7 +93,7 @@ struct Picks {
 };
 
 // Picks nothing.
-struct Unpicked {
+struct NoPicks {
     struct Wanted {
         template <typename Pack>
         INLINE void operator()(u32, Pack&&) const {}

@@ -1,18 +1,18 @@
-// prompt_lookup: finds where the last tokens of a text occurred before, and drafts the tokens that
-// followed there. The search is in ngram_search.cuh. No request depends on another.
+// prompt_lookup: finds an earlier occurrence of the last tokens of a text, and drafts the tokens
+// that followed that occurrence. ngram_search.cuh has the search. No request depends on another.
 //
-// If one block searches for a request, this block writes the drafts. If several blocks do, each
-// leaves its best key in its slot, and the block that is done last writes the drafts. No block
+// If one block searches for a request, that block writes the drafts. If several blocks do, each
+// stores its best key in its slot, and the block that finishes last writes the drafts. No block
 // waits for another, so it does not matter which blocks the device runs at the same time.
 //
-// Bytes: each token up to a match of full length, once. 256 texts of 131072 tokens of 8 bytes
+// Bytes: each token once, up to a match of full length. 256 texts of 131072 tokens of 8 bytes
 // without a match are 268 MB: 58 us at 4.6 TB/s.
 #include "ngram_search.cuh"
 #include "params/prompt_lookup.cuh"
 
-// Finds out which block of a team is done last. Upper bits of a word in the workspace have the
-// number of the launch, its lower bits count the blocks that are done. Before the launch, the word
-// has another number; a block that sees this starts the count.
+// Determines which block of a team finishes last. The upper bits of a word in the workspace have
+// the number of the launch, the lower bits count the blocks that have finished. Before the launch,
+// the word has another number; a block that reads such a number starts the count.
 struct Ticket {
     static constexpr u64 COUNT = 31;
 
@@ -25,12 +25,13 @@ struct Ticket {
     INLINE void begin() const {
         u64 seen;
         asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(word) : "memory");
-        // If the exchange fails, another block has started the count: nobody else writes this word.
+        // If the exchange fails, another block of the team has started the count: no other code
+        // writes this word.
         if ((seen & ~COUNT) != number) atomicCAS(word, seen, number);
     }
 
-    // Counts this block. Returns whether all other blocks were counted before; if so, what they
-    // stored before that is visible to the caller.
+    // Counts this block. Returns whether all other blocks were counted before; if so, everything
+    // that they had stored before is visible to the caller.
     INLINE bool is_last(u32 blocks) const {
         u64 before;
         asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;"
@@ -52,16 +53,16 @@ INLINE void look_up(const Params& p) {
     const u32 warp = threadIdx.x / WARP;
     const Team team(p.block_bits, p.warp_bits, WARPS, Cluster::alone());
     const u32 row = team.request;
-    const bool there = row < p.batch;
+    const bool has_request = row < p.batch;
     const u32 blocks = 1u << p.block_bits;
     const Ticket ticket(p.tickets + row, p.number);
     if (lane == 0) hints[warp] = NO_RANK;
-    // Without requests, there are as many texts as rows.
+    // Without `requests`, request i has text i.
     i64 text = row;
     u32 limit = p.max_draft;
-    if (there && p.max_drafts != nullptr) limit = clamped(p.max_drafts[row], limit);
-    if (there && p.requests.data != nullptr) text = p.requests[row];
-    const bool known = there && static_cast<u64>(text) < p.texts;
+    if (has_request && p.max_drafts != nullptr) limit = clamped(p.max_drafts[row], limit);
+    if (has_request && p.requests.data != nullptr) text = p.requests[row];
+    const bool known = has_request && static_cast<u64>(text) < p.texts;
     const i64 given = known ? p.lengths[text] : 0;
     if (blocks > 1 && threadIdx.x == 0) ticket.begin();
     __syncthreads();
@@ -72,16 +73,16 @@ INLINE void look_up(const Params& p) {
     u64 key = NO_MATCH;
     if (length > 1 && limit > 0) {
         const Haystack<T> all(tokens, length, 0);
-        const Haystack<T> nothing(tokens, 0, length);
+        const Haystack<T> empty(tokens, 0, length);
         const Pattern<T> pattern = {tokens + length - 1, min(p.max_ngram, length - 1),
                                     p.min_ngram};
         const SlotHint hint = {&hints[warp - team.own], slots, blocks, p.number};
-        key = search<WHICH>(all, nothing, pattern, team, hint);
+        key = search<WHICH>(all, empty, pattern, team, hint);
     }
     if (lane == 0) keys[warp] = key;
     __syncthreads();
-    // One warp for each request goes on.
-    if (team.own != 0 || !there) return;
+    // One warp for each request continues.
+    if (team.own != 0 || !has_request) return;
     key = warp_min(lane < team.here ? keys[warp + lane] : NO_MATCH);
     if (blocks > 1) {
         bool last = false;

@@ -1,33 +1,36 @@
-// How a token is drawn: crates/spec-core/src/race.rs. All tokens of a row race, each finishes at its
-// noise times its slowness, and the first wins.
+// Draws a token of a row by an exponential race: crates/spec-core/src/race.rs. Every token has a
+// time of finishing, its noise (an exponential random variate) times its slowness (the inverse of
+// its weight); the token that finishes first is drawn.
 //
-// Noise comes in groups of 64 tokens, the least of a group first. The high bits of that least and the
-// group's largest logit bound the times of the whole group from below, so that a row's few best groups
-// are all that is looked at:
+// Noise is generated for groups of 64 tokens, the least noise of a group first. The high bits of
+// the least noise and the largest logit of a group give a lower bound of the times of all tokens of
+// the group. So only the few groups with the smallest bounds are read again:
 //
-//     bounds     of all groups, a block of noise for four of them;
-//     bar        each warp bounds from above when the first of its group of the least bound finishes; the
-//                least of what the warps of the row found is a bar that the winner does not pass;
-//     groups     whose bound does not pass the bar are listed, for all warps of the block: of each the
-//                token with the least noise is evaluated by a thread, which lowers the bar to where
-//                few groups are left even in the unlikeliest rows;
-//     tokens     of those groups, whose own bound does not pass the bar, are listed, about 50 a row;
-//     winner     each of them is evaluated by a thread.
+//     bounds     A lower bound for each group. One Philox block serves four groups.     bar
+// Each warp takes its group with the smallest bound, and computes an upper bound of the
+// time at which the first token of the group finishes. The minimum of these upper
+// bounds over all warps of the row is the bar: the winner finishes no later.     groups     The
+// block lists the groups whose bound does not exceed the bar. If many are listed, a
+// thread for each listed group evaluates the group's token with the least noise; the
+// earliest of these times is a lower bar, which leaves few groups even in rows of
+// unusual distributions.     tokens     The block lists the tokens of these groups whose own bound
+// does not exceed the bar,                about 50 a row.     winner     A thread for each listed
+// token computes the exact time of the token.
 //
-// All of it runs once a row, so that its code, not its arithmetic, is what would take time: there is one
-// copy of what evaluates a token.
+// Each step runs once a row, so the time to fetch its instructions exceeds the time to execute
+// them: the code that evaluates a token therefore exists once.
 #pragma once
 
 #include "philox.cuh"
 #include "select_team.cuh"
 
-// Tokens whose noise is drawn together.
+// Tokens whose noise is generated together.
 constexpr u32 GROUP = 64;
-// Indices of blocks of noise: of a group's least, and of its tokens.
+// Philox block indices: for the least noise of a group, and for the noise of single tokens.
 constexpr u32 GROUP_BLOCKS = 1u << 30;
 constexpr u32 TOKEN_BLOCKS = 1u << 31;
 
-// After every token: what does not race.
+// The finish of a token that does not race: larger than the finish of any token.
 constexpr u64 NEVER = ~0ull;
 
 INLINE u32 word_of(const uint4& words, u32 at) {
@@ -36,14 +39,15 @@ INLINE u32 word_of(const uint4& words, u32 at) {
     return at & 2 ? high : low;
 }
 
-// The random words that decide the noise of tokens: of a group's least, and of four tokens.
+// The random words that determine a token's noise: words of the group's least noise, and words of
+// four tokens.
 struct NoiseWords {
     u32 high;
     u32 low;
     u32 lane;
     uint4 tokens;
 
-    // Three blocks at once.
+    // Computes three Philox blocks at once.
     INLINE NoiseWords(const Draw& draw, u32 token) {
         const u32 group = token / GROUP;
         const u32 indices[3] = {group / 4, GROUP_BLOCKS + group, TOKEN_BLOCKS + token / 4};
@@ -75,7 +79,7 @@ INLINE float least_noise(const NoiseWords& words) {
     return exact::mul(exact::exponential(m, -1 - static_cast<i32>(zeros), below_half), 1.0f / GROUP);
 }
 
-// The noise of a token that is even, and of the next.
+// The noise of an even token and of the next token.
 __device__ __noinline__ float2 noise_of_pair(Draw draw, u32 token) {
     const NoiseWords words(draw, token);
     const float least = least_noise(words);
@@ -103,25 +107,25 @@ INLINE float noise_of(const Draw& draw, u32 token) {
     return token & 1 ? pair.y : pair.x;
 }
 
-// What bounds are cut by, against the errors of approximate functions and the roundings of exact
-// ones: several times their sum.
+// Lower bounds are multiplied by this factor. It covers the errors of the approximate functions and
+// the roundings of the exact functions several times over.
 constexpr float BOUND_SLACK = 1.0f - 1.0f / 65536.0f;
-// The same for bounds from above.
+// The same for upper bounds.
 constexpr float ABOVE_SLACK = 1.0f + 1.0f / 65536.0f;
 
-// A lower bound of the noise of every token of a group, from the 23 leading bits of the fraction: what is
-// cut off makes the fraction smaller and 1 less the fraction larger.
+// A lower bound of the noise of every token of a group, from the 23 leading bits of the fraction u.
+// Cutting off the other bits makes u smaller and 1 - u larger, so the bound is not above the noise.
 INLINE float noise_bound(u32 high) {
     const float above_one = __uint_as_float(0x3F800000u | high >> 9);
     const float u = above_one - 1.0f;
     const float rest = 2.0f - above_one;
-    // The logarithm is at least 0.13, which the approximation misses by 2^-20.
+    // The logarithm is at least 0.13 here, and the approximation's error is 2^-20.
     const float variate = u < 0.125f ? u + 0.5f * u * u : approximate_log2(rest) * -0.693147182f;
     return variate * (BOUND_SLACK / GROUP);
 }
 
-// An upper bound of the exponential variate -ln(1 - u), up to ABOVE_SLACK; u is at most one unit of
-// 2^-64 above the fraction of 64 bits.
+// An upper bound of the exponential variate -ln(1 - u), up to the factor ABOVE_SLACK. Here u is at
+// most one unit of 2^-64 above the 64-bit fraction.
 INLINE float variate_above(u32 high, u32 low) {
     constexpr float UNIT = 1.0f / 4294967296.0f;
     const float u = (static_cast<float>(high) + (static_cast<float>(low) + 1.0f) * UNIT) * UNIT;
@@ -129,64 +133,67 @@ INLINE float variate_above(u32 high, u32 low) {
     return u < 0.125f ? u + u * u * (0.5f + 0.4f * u) : approximate_log2(rest) * -0.693147182f;
 }
 
-// 1 / x, cut to 2^-100 .. 2^100.
+// 1 / x, with x clamped to 2^-100 .. 2^100.
 INLINE float inverse_of(float x) {
-    const float least = __uint_as_float((127 - 100) << 23);
-    const float most = __uint_as_float((127 + 100) << 23);
-    const u32 bits = __float_as_uint(fminf(fmaxf(x, least), most));
+    const float smallest = __uint_as_float((127 - 100) << 23);
+    const float largest = __uint_as_float((127 + 100) << 23);
+    const u32 bits = __float_as_uint(fminf(fmaxf(x, smallest), largest));
     const float mantissa = __uint_as_float((bits & 0x007FFFFFu) | 0x3F800000u);
     const float scale = __uint_as_float((254 - (bits >> 23)) << 23);
     return exact::mul(exact::reciprocal(mantissa), scale);
 }
 
-// A place in the order of finishing: the smaller is first, of equal times the lower token.
+// A sort key of finishes: by time, then by token.
 INLINE u64 finish_at(float time, u32 token) {
     return static_cast<u64>(__float_as_uint(time)) << 32 | token;
 }
 
-// The bits of the time, which order as times do.
+// The bits of the time. For times, which are not negative, the bits have the same order as the
+// values.
 INLINE u32 time_of(u64 finish) { return static_cast<u32>(finish >> 32); }
 
-// The least of 64-bit values over a warp.
+// The least of the lanes' 64-bit values.
 INLINE u64 warp_min(u64 v) {
     const u32 high = __reduce_min_sync(ALL_LANES, static_cast<u32>(v >> 32));
     const u32 low = static_cast<u32>(v >> 32) == high ? static_cast<u32>(v) : 0xFFFFFFFFu;
     return static_cast<u64>(high) << 32 | __reduce_min_sync(ALL_LANES, low);
 }
 
-// The groups of a row that a warp has: in whole blocks of noise, four groups each.
-struct Share {
+// The groups of a row that a warp reads. A range starts at a multiple of four groups, because one
+// Philox block serves four groups.
+struct WarpRange {
     u32 begin;
     u32 end;
 
-    INLINE Share(u32 vocab, u32 piece, u32 pieces) {
+    INLINE WarpRange(u32 vocab, u32 piece, u32 pieces) {
         const u32 groups = (vocab + GROUP - 1) / GROUP;
         begin = start(groups, piece, pieces);
         end = start(groups, piece + 1, pieces);
     }
 
-    // Of a power of two of pieces. Vocabularies are below 2^24: nothing overflows.
+    // `pieces` is a power of two. Vocabularies are below 2^24, so the product does not overflow.
     INLINE static u32 start(u32 groups, u32 piece, u32 pieces) {
         const u32 quads = (groups + 3) / 4;
         return min((quads * piece >> (31 - __clz(pieces))) * 4, groups);
     }
 
-    // The most groups that any of the pieces has.
-    INLINE static u32 most(u32 vocab, u32 pieces) {
+    // The largest number of groups that a piece has.
+    INLINE static u32 max_groups(u32 vocab, u32 pieces) {
         const u32 quads = (vocab + 4 * GROUP - 1) / (4 * GROUP);
         return (quads + pieces - 1) / pieces * 4;
     }
 };
 
-// What the warps of a block share as they race.
+// Shared memory of a block for a race.
 struct RaceShared {
-    // Of so many groups a warp keeps the largest logits at a time.
+    // The number of groups whose largest logits a warp can hold at a time.
     static constexpr u32 KEPT = 256;
     static constexpr u32 MAX_GROUPS = 1024;
     static constexpr u32 MAX_TOKENS = 512;
-    static constexpr u32 MANY = 192;
+    static constexpr u32 LOWER_BAR_ABOVE = 192;
 
-    // Of each warp: the largest logit of each of its groups; then bounds of their times.
+    // For each warp: first the largest logit of each of its groups, then lower bounds of their
+    // times.
     alignas(16) float tops[SELECT_WARPS][KEPT];
     u32 groups[MAX_GROUPS];
     u32 tokens[MAX_TOKENS];
@@ -194,34 +201,36 @@ struct RaceShared {
     u32 group_count;
     u32 token_count;
 
-    // Groups of a row that there is room for in order; of a longer row each warp has its own part.
+    // The number of groups of a row that fit in order in `tops`. In a longer row, each warp has
+    // only its own part of `tops`.
     static constexpr u32 IN_ORDER = SELECT_WARPS * KEPT;
 
-    // Where a warp's groups from `begin` on have their largest logits.
+    // The address of the largest logits of a warp's groups from `begin` on.
     INLINE float* tops_of(u32 warp, u32 begin, u32 vocab) {
         return vocab <= IN_ORDER * GROUP ? &tops[0][0] + begin : tops[warp];
     }
 
-    // Begins lists of groups and tokens, by one thread.
+    // Empties the lists of groups and tokens. By one thread.
     INLINE void begin_lists() {
         group_count = 0;
         token_count = 0;
     }
 };
 
-// Racers know what they race for: `draw`, their noise; `entry(token)`; `slowness_bound(entry)`, a lower
-// bound of the slowness of entries that are not larger, infinite where none of them races;
-// `slowness_above(token, entry)`, an upper bound of a token's slowness, infinite where it may not race;
-// and `finish(token, entry, noise)`.
+// A type Racers defines the weights of tokens: `draw`, the source of their noise; `entry(token)`;
+// `slowness_bound(entry)`, a lower bound of the slowness of every entry not larger than `entry`,
+// infinite if none of these races; `slowness_above(token, entry)`, an upper bound of the token's
+// slowness, infinite if the token may not race; and `finish(token, entry, noise)`, the exact
+// finish.
 
-// One token, by a thread.
+// The finish of one token, by a thread.
 template <typename Racers>
 __device__ __noinline__ u64 finish_of(const Racers& racers, u32 token) {
     const float entry = racers.entry(token);
     return racers.finish(token, entry, noise_of(racers.draw, token));
 }
 
-// The best of a group, by a warp: two tokens a lane.
+// The earliest finish in a group, by a warp: two tokens a lane.
 template <typename Racers>
 INLINE u64 best_of_group(const Racers& racers, u32 group, u32 lane) {
     const u32 token = group * GROUP + 2 * lane;
@@ -236,8 +245,8 @@ INLINE u64 best_of_group(const Racers& racers, u32 group, u32 lane) {
     return warp_min(best);
 }
 
-// An upper bound of when the first of a group finishes, by a warp: two tokens a lane. By approximate
-// functions, which take a fifth of the instructions of the exact ones.
+// An upper bound of the earliest finish in a group, by a warp: two tokens a lane. It uses
+// approximate functions, which take a fifth of the instructions of the exact functions.
 template <typename Racers>
 INLINE u64 bar_of_group(const Racers& racers, u32 group, u32 lane) {
     const u32 token = group * GROUP + 2 * lane;
@@ -255,17 +264,18 @@ INLINE u64 bar_of_group(const Racers& racers, u32 group, u32 lane) {
     return finish_at(__uint_as_float(time), NONE);
 }
 
-// The token of a group that has the least noise, by a thread.
+// The finish of the token with the least noise in a group, by a thread.
 template <typename Racers>
 INLINE u64 finish_of_least(const Racers& racers, u32 group) {
     return finish_of(racers, group * GROUP + racers.draw.block(GROUP_BLOCKS + group).y % GROUP);
 }
 
-// A lane's first block of noise for the bounds of a warp's groups.
+// The first Philox block that a lane needs for the bounds of its warp's groups.
 INLINE uint4 first_noise(const Draw& draw, u32 begin, u32 lane) { return draw.block(begin / 4 + lane); }
 
-// Makes bounds of the largest logits of groups begin .. end, in their place. Returns this lane's least
-// bound and its group. `high` has the lane's first block of noise: of groups begin + 4 * lane.
+// Replaces the largest logits of groups begin .. end by lower bounds of the groups' times. Returns
+// the lane's smallest bound with its group. `high` is the lane's first Philox block, for the groups
+// from begin + 4 * lane on.
 template <typename Racers>
 INLINE u64 make_bounds(const Racers& racers, float* tops, u32 begin, u32 end, u32 lane, uint4 high) {
     u64 least = NEVER;
@@ -280,7 +290,7 @@ INLINE u64 make_bounds(const Racers& racers, float* tops, u32 begin, u32 end, u3
             if (bound < LARGEST) {
                 least = min(least, finish_at(bound, group));
             } else {
-                // None of them races; 0 times infinity is no number.
+                // No token of the group races. (The product may be 0 * infinity, which is NaN.)
                 bound = infinity();
             }
             tops[group - begin] = bound;
@@ -290,15 +300,15 @@ INLINE u64 make_bounds(const Racers& racers, float* tops, u32 begin, u32 end, u3
     return least;
 }
 
-// Lists the block's groups whose bounds do not pass the bar's time, for all warps of the block. Returns
-// how many there are, of which no more are listed than there is room for. By the whole block, which has
-// begun a list before its last barrier.
+// Lists the block's groups whose bound is at most `max_time`, for all warps of the block. Returns
+// the number of such groups, of which only the first MAX_GROUPS are listed. By the whole block; the
+// list must have been emptied before the block's last barrier.
 INLINE u32 list_groups(const Team& team, RaceShared& shared, const float* bounds, u32 begin, u32 end,
-                       u32 most) {
+                       u32 max_time) {
 #pragma unroll 1
     for (u32 group = begin + team.lane; group < end; group += WARP) {
         const float bound = bounds[group - begin];
-        if (!(bound < LARGEST) || __float_as_uint(bound) > most) continue;
+        if (!(bound < LARGEST) || __float_as_uint(bound) > max_time) continue;
         const u32 place = atomicAdd(&shared.group_count, 1u);
         if (place < RaceShared::MAX_GROUPS) shared.groups[place] = group;
     }
@@ -306,14 +316,15 @@ INLINE u32 list_groups(const Team& team, RaceShared& shared, const float* bounds
     return shared.group_count;
 }
 
-// Lowers a bar, by the whole block: no later than the tokens finish that have the least noise of their
-// groups.
+// Returns a bar that may be lower than `bar`: the earliest finish among the tokens with the least
+// noise of their groups. By the whole block.
 template <typename Racers>
 INLINE u64 lower_bar(const Racers& racers, const Team& team, RaceShared& shared, const float* bounds,
                      u32 begin, u32 end, u64 bar) {
     const u32 groups = list_groups(team, shared, bounds, begin, end, time_of(bar));
-    // So many are looked at in less time. Of 256 rows one or two have more.
-    if (groups <= RaceShared::MANY) return bar;
+    // With so few groups, reading all of them takes less time than lowering the bar. Of 256 rows,
+    // one or two have more groups.
+    if (groups <= RaceShared::LOWER_BAR_ABOVE) return bar;
 #pragma unroll 1
     for (u32 i = threadIdx.x; i < min(groups, RaceShared::MAX_GROUPS); i += SELECT_THREADS) {
         bar = min(bar, finish_of_least(racers, shared.groups[i]));
@@ -328,15 +339,16 @@ INLINE u64 lower_bar(const Racers& racers, const Team& team, RaceShared& shared,
     return bar;
 }
 
-// Calls visit(finish) in some lane for every token of the groups that are listed which finishes no later
-// than `bar`, and for some others. By the whole block.
+// Calls visit(finish), in some lane, for every token of the listed groups that finishes no later
+// than `bar`, and for some tokens that finish later. By the whole block.
 template <typename Racers, typename Visit>
 INLINE void collect(const Racers& racers, const Team& team, RaceShared& shared, u32 begin, u32 end,
                     u64 bar, Visit&& visit) {
-    const u32 most = time_of(bar);
+    const u32 max_time = time_of(bar);
     const u32 groups = shared.group_count;
     const bool listed = groups <= RaceShared::MAX_GROUPS;
-    // Rows whose weights are where their noise is not: each warp looks at all of its own groups.
+    // If too many groups pass the bar (the weights are large where the noise is large), the list is
+    // incomplete: each warp then reads all of its own groups.
     const u32 first = listed ? team.warp : begin;
     const u32 last = listed ? groups : end;
     const u32 step = listed ? SELECT_WARPS : 1;
@@ -347,13 +359,13 @@ INLINE void collect(const Racers& racers, const Team& team, RaceShared& shared, 
         u32 groups_at[AT_ONCE];
 #pragma unroll
         for (u32 k = 0; k < AT_ONCE; ++k) {
-            // Past the end the last one once more.
+            // Past the end, the last group is read again.
             const u32 i = min(base + k * step, last - 1);
             groups_at[k] = listed ? shared.groups[i] : i;
             entries[2 * k] = racers.entry(groups_at[k] * GROUP + team.lane);
             entries[2 * k + 1] = racers.entry(groups_at[k] * GROUP + WARP + team.lane);
         }
-        // Lane k knows the noise of group k.
+        // Lane k computes the noise bound of the k-th group.
         u32 own_group = groups_at[0];
 #pragma unroll
         for (u32 k = 1; k < AT_ONCE; ++k) own_group = team.lane == k ? groups_at[k] : own_group;
@@ -366,7 +378,7 @@ INLINE void collect(const Racers& racers, const Team& team, RaceShared& shared, 
 #pragma unroll
             for (u32 half = 0; half < 2; ++half) {
                 const float bound = noise * racers.slowness_bound(entries[2 * k + half]);
-                const bool reaches = bound < LARGEST && __float_as_uint(bound) <= most;
+                const bool reaches = bound < LARGEST && __float_as_uint(bound) <= max_time;
                 if (reaches && base + k * step < last) found |= 1u << (2 * k + half);
             }
         }
@@ -396,31 +408,31 @@ INLINE void collect(const Racers& racers, const Team& team, RaceShared& shared, 
     }
 }
 
-// The least of what was told last.
-INLINE u64 least_told(const Team& team) {
+// The minimum of the values that the team's warps published last.
+INLINE u64 reduce_min(const Team& team) {
     u64 least = NEVER;
 #pragma unroll 1
-    for (u32 i = team.lane; i < team.pieces(); i += WARP) least = min(least, team.told(i));
+    for (u32 i = team.lane; i < team.pieces(); i += WARP) least = min(least, team.published(i));
     return warp_min(least);
 }
 
-// The first to finish, and when: the same in all warps of the team; NEVER where none races. `shared`
-// has the largest logits of the row's groups where they fit; resurvey(begin, end) finds those of some
-// groups again where they do not.
+// The earliest finish of the row (NEVER if no token races), the same in all warps of the team.
+// `shared` contains the largest logits of the row's groups if they fit; otherwise resurvey(begin,
+// end) computes the largest logits of those groups again.
 //
-// `high` is first_noise(..) of the lane, which may be found while the team meets; begin_lists() was called
-// before the block's last barrier.
+// `high` is first_noise(..) of the lane, which the caller may compute while the team exchanges
+// values. begin_lists() must have been called before the block's last barrier.
 template <typename Racers, typename Resurvey>
 INLINE u64 first_to_finish(const Racers& racers, Team& team, RaceShared& shared, u32 vocab,
                            uint4 high, const Resurvey& resurvey) {
-    const Share share(vocab, team.piece(), team.pieces());
-    const u32 most = Share::most(vocab, team.pieces());
+    const WarpRange range(vocab, team.piece(), team.pieces());
+    const u32 max_groups = WarpRange::max_groups(vocab, team.pieces());
     u64 best = NEVER;
 #pragma unroll 1
-    for (u32 from = 0; from < most; from += RaceShared::KEPT) {
-        const u32 begin = min(share.begin + from, share.end);
-        const u32 end = min(begin + RaceShared::KEPT, share.end);
-        if (most > RaceShared::KEPT) resurvey(begin, end);
+    for (u32 from = 0; from < max_groups; from += RaceShared::KEPT) {
+        const u32 begin = min(range.begin + from, range.end);
+        const u32 end = min(begin + RaceShared::KEPT, range.end);
+        if (max_groups > RaceShared::KEPT) resurvey(begin, end);
         if (from > 0) {
             __syncthreads();
             if (threadIdx.x == 0) shared.begin_lists();
@@ -431,22 +443,22 @@ INLINE u64 first_to_finish(const Racers& racers, Team& team, RaceShared& shared,
         const u64 least = warp_min(make_bounds(racers, tops, begin, end, team.lane, high));
         u64 bar = best;
         if (least < best) bar = min(bar, bar_of_group(racers, static_cast<u32>(least), team.lane));
-        team.pass(bar);
-        bar = lower_bar(racers, team, shared, tops, begin, end, least_told(team));
+        team.publish_relaxed(bar);
+        bar = lower_bar(racers, team, shared, tops, begin, end, reduce_min(team));
         u64 own = best;
         collect(racers, team, shared, begin, end, bar, [&](u64 finish) { own = min(own, finish); });
-        team.pass(warp_min(own));
-        best = least_told(team);
+        team.publish_relaxed(warp_min(own));
+        best = reduce_min(team);
     }
     return best;
 }
 
 // ---- several tokens -------------------------------------------------------------
 
-// What the block that leads a team lists as several tokens are drawn.
+// Shared memory of the leading block when several tokens are drawn.
 struct FinishList {
     static constexpr u32 MAX = 1024;
-    // As many as a row draws at most.
+    // The largest number of tokens that a row draws.
     static constexpr u32 DRAWS = 64;
 
     u64 list[MAX];
@@ -455,8 +467,8 @@ struct FinishList {
     u64 nth;
 };
 
-// The n-th least, from 1, of `count` values in shared memory, by the whole block: equal values are told
-// apart by where they are.
+// The n-th smallest, counted from 1, of `count` values in shared memory; equal values are ranked by
+// index. By the whole block.
 INLINE u64 nth_least(FinishList& shared, const u64* values, u32 count, u32 n) {
 #pragma unroll 1
     for (u32 i = threadIdx.x; i < count; i += SELECT_THREADS) {
@@ -470,14 +482,14 @@ INLINE u64 nth_least(FinishList& shared, const u64* values, u32 count, u32 n) {
     return shared.nth;
 }
 
-// Lists the first `draws` to finish, and some that finish later, in the block that leads: in any order.
-// Returns how many there are.
+// Lists, in the leading block and in any order, the first `draws` finishes and some later finishes.
+// Returns the number of listed finishes.
 template <typename Racers, typename Resurvey>
 INLINE u32 list_first(const Racers& racers, Team& team, RaceShared& shared, FinishList& list,
                       u32 vocab, u32 draws, const Resurvey& resurvey) {
-    const Share share(vocab, team.piece(), team.pieces());
-    const u32 most = Share::most(vocab, team.pieces());
-    // So many groups of each warp are evaluated for the bar.
+    const WarpRange range(vocab, team.piece(), team.pieces());
+    const u32 max_groups = WarpRange::max_groups(vocab, team.pieces());
+    // The number of groups of each warp that are evaluated for the bar.
     const u32 each = (draws + SELECT_WARPS - 1) / SELECT_WARPS;
     u64 bar = NEVER;
     bool first_time = true;
@@ -486,13 +498,13 @@ INLINE u32 list_first(const Racers& racers, Team& team, RaceShared& shared, Fini
     while (true) {
         if (threadIdx.x == 0) list.count = 0;
     #pragma unroll 1
-    for (u32 from = 0; from < most; from += RaceShared::KEPT) {
-            const u32 begin = min(share.begin + from, share.end);
-            const u32 end = min(begin + RaceShared::KEPT, share.end);
+    for (u32 from = 0; from < max_groups; from += RaceShared::KEPT) {
+            const u32 begin = min(range.begin + from, range.end);
+            const u32 end = min(begin + RaceShared::KEPT, range.end);
             float* const bounds = shared.tops_of(team.warp, begin, vocab);
-            if (most > RaceShared::KEPT) resurvey(begin, end);
-            // Bounds are made where the largest logits were.
-            if (most > RaceShared::KEPT || first_time) {
+            if (max_groups > RaceShared::KEPT) resurvey(begin, end);
+            // The bounds overwrite the largest logits, so they can be computed only once.
+            if (max_groups > RaceShared::KEPT || first_time) {
                 u64 least = warp_min(make_bounds(
                     racers, bounds, begin, end, team.lane, first_noise(racers.draw, begin, team.lane)));
 #pragma unroll 1
@@ -511,12 +523,12 @@ INLINE u32 list_first(const Racers& racers, Team& team, RaceShared& shared, Fini
                     least = warp_min(least);
                 }
                 __syncthreads();
-                // As many tokens as are drawn finish by then.
+                // At least `draws` tokens finish by this time.
                 bar = min(bar, nth_least(list, list.best, SELECT_WARPS * each, draws));
             }
             if (threadIdx.x == 0) shared.begin_lists();
-            team.tell(bar);
-            bar = least_told(team);
+            team.publish(bar);
+            bar = reduce_min(team);
             list_groups(team, shared, bounds, begin, end, time_of(bar));
             collect(racers, team, shared, begin, end, bar, [&](u64 finish) {
                 if (finish > bar || finish == NEVER) return;
@@ -526,14 +538,15 @@ INLINE u32 list_first(const Racers& racers, Team& team, RaceShared& shared, Fini
             team.blocks.sync();
         }
         first_time = false;
-        // All look before it is cleared.
+        // All blocks must read `count` before it is cleared.
         const u32 all = *count;
         team.blocks.sync();
         if (all <= FinishList::MAX) return all;
-        // Some of them bound the rest: fewer next time.
+        // Too many finishes: the `draws`-th of the listed finishes is a lower bar for the next
+        // attempt.
         const bool leads = team.blocks.rank == 0;
         const u64 nth = leads ? nth_least(list, list.list, FinishList::MAX, draws) : NEVER;
-        team.tell(nth);
-        bar = least_told(team);
+        team.publish(nth);
+        bar = reduce_min(team);
     }
 }

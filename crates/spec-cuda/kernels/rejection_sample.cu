@@ -1,28 +1,28 @@
-// rejection_sample: verifies the draft tokens of each request.
+// rejection_sample: verifies the draft tokens of each request, and finds the token that follows the
+// accepted drafts.
 //
-// A cluster of blocks owns a request (one block where there are no clusters).
-// Every warp of it walks the drafts, a lane a draft: a handful of numbers that
-// all warps read alike, which is cheaper than telling them. What costs is the
-// row of the rejected token: a vocabulary of target and draft, read once. It is
-// cut into as many pieces as the cluster has warps (vocab_row.cuh). What a warp
-// finds in its piece it sends to the shared memory of the blocks that need it,
-// where a barrier counts what has come:
+// A cluster of blocks owns a request (a single block where the device has no clusters). Every warp
+// of the cluster checks all drafts of the request, one draft a lane: all warps read the same few
+// numbers, which is cheaper than publishing the result. What takes time is the row of the rejected
+// token: one vocabulary of target and of draft probabilities, read once. The row is cut into as
+// many pieces as the cluster has warps (vocab_row.cuh). Each warp sends the result of its piece to
+// the shared memory of the blocks that need it, where a barrier counts the arrived bytes:
 //
-// * argmax: the largest (residual, inverse index) of all, which only the first
-//   block of the cluster needs;
-// * sample: the largest residual of each group of 64 tokens, which goes to the first
-//   block, as does the noise of these tokens: the race between them is ended by that
-//   block alone (race_lead.cuh), which looks at about 50 tokens;
-// * greedy: the argmax of a few rows at a time, since the walk needs it. Mixed
-//   batches have both kinds of requests: each cluster does as its own says.
+// * argmax: the largest (residual, inverse index) of each piece, which only the first block of the
+//   cluster needs;
+// * sample: the largest residual of each group of 64 tokens and the noise of these tokens, which go
+//   to the first block; this block alone ends the race between the tokens (race_leader_block.cuh),
+//   looking at about 50 tokens;
+// * greedy: the argmax of a few rows at a time, which all blocks need to continue with the drafts.
+//   In mixed batches, each cluster follows the mode of its own request.
 //
-// Bytes: two rows a request, 32 * 2 * 128256 * 4 = 33 MB at batch 32: 11 us at
-// 3.0 TB/s. At batch 1 it is latency: offsets and tokens, probabilities, row. Tokens load
-// from where they are if all requests have as many drafts, so that they need not
-// wait for the offsets.
+// Bytes: two rows a request, 32 * 2 * 128256 * 4 = 33 MB at batch 32: 11 us at 3.0 TB/s. At batch 1
+// the time is latency: of offsets and tokens, then of probabilities, then of the row. If all
+// requests have equally many drafts, the addresses of the tokens are known without the offsets, so
+// tokens and offsets load at the same time.
 #include "finite_row.cuh"
 #include "params/rejection_sample.cuh"
-#include "race_lead.cuh"
+#include "race_leader_block.cuh"
 #include "residual_groups.cuh"
 
 constexpr u32 THREADS = SELECT_THREADS;
@@ -32,7 +32,7 @@ static_assert(MAX_PIECES == MAX_WARPS * MAX_CLUSTER);
 
 // ---- clusters -----------------------------------------------------------------
 
-// Which cluster of the grid it is, without a division.
+// The number of this cluster in the grid. Reading it takes no division.
 INLINE u32 cluster_index() {
     u32 index = blockIdx.x;
 #if __CUDA_ARCH__ >= 900
@@ -41,39 +41,39 @@ INLINE u32 cluster_index() {
     return index;
 }
 
-// Where the warps of a cluster meet: VALUES numbers of each, in every block. Two
-// of it, in turn: nobody is two meetings ahead of anybody.
+// The shared memory through which the warps of a cluster exchange VALUES numbers each. There are
+// two slots, used in turn: no warp can be two exchanges ahead of another.
 template <u32 VALUES>
-struct Meeting {
+struct ClusterExchange {
     u64 values[2][VALUES][MAX_PIECES];
     Arrivals arrivals[2];
 };
 
-// This warp's place in its request.
+// The position of this warp among the warps of its request's cluster.
 template <u32 VALUES>
 struct Place {
-    Meeting<VALUES>* meeting;
+    ClusterExchange<VALUES>* exchange;
     Senders cluster;
     u32 request;
     u32 lane;
     u32 warps;
     u32 piece;
     u32 pieces;
-    // Meetings so far; the latest has the turn of its parity.
-    u32 meetings;
+    // The number of exchanges so far. Exchange e uses slot e % 2.
+    u32 exchanges;
 
-    INLINE Place(Meeting<VALUES>& shared)
-        : meeting(&shared), request(cluster_index()), lane(lane_id()),
+    INLINE Place(ClusterExchange<VALUES>& shared)
+        : exchange(&shared), request(cluster_index()), lane(lane_id()),
           warps(blockDim.x / WARP), piece(cluster.rank * warps + threadIdx.x / WARP),
-          pieces(cluster.size * warps), meetings(0) {}
+          pieces(cluster.size * warps), exchanges(0) {}
 
-    // The one thread that writes for the request.
+    // True in the one thread that writes for the request.
     INLINE bool leads() const { return piece == 0 && lane == 0; }
 
-    // Whether this block has that thread.
+    // True in the block of that thread.
     INLINE bool in_front() const { return cluster.rank == 0; }
 
-    // The same warp in a request that its block owns alone.
+    // The same warp as a member of a cluster that consists of its own block only.
     INLINE Place alone() const {
         Place place = *this;
         static_cast<Cluster&>(place.cluster) = Cluster::alone();
@@ -82,17 +82,18 @@ struct Place {
         return place;
     }
 
-    INLINE u32 turn() const { return meetings & 1; }
+    INLINE u32 slot() const { return exchanges & 1; }
 
-    // Prepares for meetings; `opened` waits until every block of the cluster has.
+    // Prepares the barriers for exchanges; `opened` waits until every block of the cluster has done
+    // so.
     INLINE void open() const {
         if (cluster.size == 1) return;
         if (threadIdx.x == 0) {
-            meeting->arrivals[0].init();
-            meeting->arrivals[1].init();
+            exchange->arrivals[0].init();
+            exchange->arrivals[1].init();
             Arrivals::publish_init();
-            meeting->arrivals[0].expect(pieces * VALUES * 8);
-            meeting->arrivals[1].expect(pieces * VALUES * 8);
+            exchange->arrivals[0].expect(pieces * VALUES * 8);
+            exchange->arrivals[1].expect(pieces * VALUES * 8);
         }
         cluster.arrive_started();
     }
@@ -101,18 +102,18 @@ struct Place {
         if (cluster.size > 1) cluster.wait_started();
     }
 
-    // Tells this warp's values, the same in all its lanes, to the first `blocks` blocks of the
-    // cluster; `await` waits in those until all have told theirs.
-    INLINE void tell(const u64 (&values)[VALUES], u32 blocks) {
-        meetings += 1;
+    // Publishes this warp's values, the same in all its lanes, to the first `blocks` blocks of the
+    // cluster. In these blocks, `await` waits until the values of all warps have arrived.
+    INLINE void publish(const u64 (&values)[VALUES], u32 blocks) {
+        exchanges += 1;
         if (lane < blocks) {
 #pragma unroll
             for (u32 i = 0; i < VALUES; ++i) {
-                u64* const at = &meeting->values[turn()][i][piece];
+                u64* const at = &exchange->values[slot()][i][piece];
                 if (cluster.size == 1) {
                     *at = values[i];
                 } else {
-                    cluster.put(at, &meeting->arrivals[turn()].word, lane, values[i]);
+                    cluster.put(at, &exchange->arrivals[slot()].word, lane, values[i]);
                 }
             }
         }
@@ -123,26 +124,26 @@ struct Place {
             __syncthreads();
             return;
         }
-        Arrivals& arrivals = meeting->arrivals[turn()];
-        arrivals.wait((meetings - 1) >> 1 & 1);
-        // For the meeting after the next, which cannot end before this.
+        Arrivals& arrivals = exchange->arrivals[slot()];
+        arrivals.wait((exchanges - 1) >> 1 & 1);
+        // Prepares the slot for its next exchange, which cannot complete before this one.
         if (threadIdx.x == 0) arrivals.expect(pieces * VALUES * 8);
         __syncwarp();
     }
 
-    // What warp `piece` told.
-    INLINE u64 told(u32 value, u32 piece) const { return meeting->values[turn()][value][piece]; }
+    // A value that warp `piece` published.
+    INLINE u64 published(u32 value, u32 piece) const { return exchange->values[slot()][value][piece]; }
 
-    INLINE u64 largest_told(u32 value) const {
+    INLINE u64 reduce_max(u32 value) const {
         u64 largest = 0;
-        for (u32 i = lane; i < pieces; i += WARP) largest = max(largest, told(value, i));
+        for (u32 i = lane; i < pieces; i += WARP) largest = max(largest, published(value, i));
         return warp_max(largest);
     }
 };
 
 // ---- requests -----------------------------------------------------------------
 
-// Four bytes, or 0 where they are not wanted. A branch would wait for loads that are under way.
+// Loads four bytes if `wanted`, else returns 0. A branch would wait for loads that are in flight.
 INLINE u32 load_if(bool wanted, const void* from) {
     u32 word = 0;
     asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.u32 %0, [%1]; }"
@@ -151,7 +152,7 @@ INLINE u32 load_if(bool wanted, const void* from) {
     return word;
 }
 
-// An integer that loads until its value is asked for; 0 where it is not wanted.
+// An integer whose load is issued by the constructor and awaited by `value`; 0 if not wanted.
 struct LoadingInteger {
     bool wide;
     u32 low;
@@ -169,14 +170,15 @@ struct LoadingInteger {
     }
 };
 
-// The tokens of a request, cut to what is valid.
+// The draft tokens of a request: `count` tokens from `start` on, clamped to the valid range; `bits`
+// has the flags of what was invalid.
 struct Tokens {
     u64 start;
     u32 count;
     u32 bits;
 };
 
-// Where the tokens of a request begin and end.
+// The offsets at which the tokens of a request begin and end.
 struct Offsets {
     LoadingInteger before;
     LoadingInteger end;
@@ -197,14 +199,14 @@ INLINE Tokens tokens_of(const Params<T>& p, const Offsets& offsets) {
     return {static_cast<u64>(start), cut, count > cut ? BAD_LENGTHS : 0};
 }
 
-// The random numbers of a request's draft.
+// The random numbers of one draft of a request.
 template <typename T>
 INLINE Draw draw(const Params<T>& p, u32 request, u32 draft, Purpose purpose) {
     // Unsigned, so that positions wrap around.
     return Draw(p.seeds[request], static_cast<u64>(p.positions[request]) + draft, purpose);
 }
 
-// A draft token, and its uniform number where the caller gives one.
+// A draft token, and its uniform random number if the caller provides one.
 struct Draft {
     i64 id;
     float uniform;
@@ -215,11 +217,11 @@ INLINE Draft draft_at(const Params<T>& p, u64 token) {
     return {p.draft_ids[token], p.uniform != nullptr ? p.uniform[token] : 0.0f};
 }
 
-// What the walk needs of a request, loaded while its offsets load: the request's tokens begin at
-// `start` if every request has `p.usual_drafts` drafts.
+// What verifying a request needs, loaded before the request's offsets are known: the guess is that
+// every request has `p.usual_drafts` drafts, so that the request's tokens begin at `start`.
 struct Guess {
     u64 start;
-    // Of the draft of each lane from `start` on.
+    // The draft of each lane, counted from `start`.
     LoadingInteger id;
     float uniform;
 
@@ -239,7 +241,7 @@ struct Guess {
     }
 };
 
-// What a request's random numbers are drawn from, loaded while its offsets load.
+// The seed and the position of a request, loaded while its offsets load.
 struct Source {
     LoadingInteger seed;
     LoadingInteger position;
@@ -253,12 +255,12 @@ struct Source {
     }
 };
 
-// Writes everything but the last token, which follows `accepted` drafts.
+// Writes all outputs of a request except its last token, which follows `accepted` drafts.
 template <typename T, u32 VALUES>
 INLINE void write_counts(const Params<T>& p, const Place<VALUES>& at, const Tokens& tokens,
                          u32 accepted) {
-    // Not the warp that leads, and no warp of its block where there are others: these have the last
-    // token to find meanwhile.
+    // By the last warp of the cluster: the warps of the first block have the last token to find at
+    // the same time.
     if (at.piece != at.pieces - 1) return;
     for (u32 k = at.lane; k <= p.max_spec_len; k += WARP) {
         if (k == accepted) continue;
@@ -284,7 +286,8 @@ INLINE void write_bonus(const Params<T>& p, const Place<VALUES>& at, u32 accepte
     p.output.set(at.request, accepted, valid ? static_cast<i32>(id) : 0);
 }
 
-// The position of the first rejection, or the count. Raises what it met.
+// Checks the drafts in order. Returns the index of the first rejected draft, or the number of
+// drafts. Raises flags for invalid data in the drafts up to there.
 template <typename T, u32 VALUES>
 INLINE u32 walk(const Params<T>& p, const Place<VALUES>& at, const Tokens& tokens,
                 const Guess& guess) {
@@ -328,14 +331,15 @@ INLINE u32 walk(const Params<T>& p, const Place<VALUES>& at, const Tokens& token
     return rejected;
 }
 
-// The largest finite target, where no residual is positive; token 0 for none. One block does this alone:
-// tokens are so rarely recovered like that that the other blocks need not wait to be told.
+// Writes the token with the largest finite target probability, for a row in which no residual is
+// positive; token 0 if no target probability is finite. One block does this alone: it is so rare
+// that the other blocks need not wait for it.
 template <typename T>
 __device__ __noinline__ void recover_from_target(const Params<T>& p, Place<1> at, Row<T> row,
                                                  u32 accepted) {
-    at.tell({largest_of_row<false>(row, at.piece, at.pieces, at.lane).value}, at.cluster.size);
+    at.publish({largest_of_row<false>(row, at.piece, at.pieces, at.lane).value}, at.cluster.size);
     at.await();
-    const u64 key = at.largest_told(0);
+    const u64 key = at.reduce_max(0);
     if (at.leads()) {
         p.output.set(at.request, accepted, key == 0 ? 0 : static_cast<i32>(index_of(key)));
     }
@@ -355,107 +359,108 @@ INLINE Row<T> row_of(const Params<T>& p, const Tokens& tokens, u32 accepted) {
     return row;
 }
 
-// What a block needs to recover a token by a race.
+// Shared memory of a block that recovers a token by a race.
 struct RaceMemory {
-    Meeting<1> meeting;
-    // Counts what the other blocks send to the one that leads.
+    ClusterExchange<1> exchange;
+    // Counts the bytes that the other blocks send to the leading block.
     Arrivals sent;
     union {
         struct {
-            RaceLead::Shared race;
+            LeaderRace::Shared race;
             PicksOfWarp picks[MAX_WARPS];
-            alignas(16) float tops[RaceLead::MAX_GROUPS];
-        } lead;
-        // Of rows that have more groups than that.
+            alignas(16) float tops[LeaderRace::MAX_GROUPS];
+        } leader;
+        // For rows with more than LeaderRace::MAX_GROUPS groups.
         struct {
-            Team::Shared told;
+            Team::Shared exchange;
             RaceShared races;
         } team;
     };
 
     INLINE void open(const Senders& blocks) {
         if (blocks.size == 1) return;
-        RaceLead::open(blocks, sent);
+        LeaderRace::open(blocks, sent);
     }
 };
 
-// Recovers a token by the race of the residuals, which the first block ends alone: the others end once they
-// have sent what they found. `share` is the warp's share of the groups. By blocks of SELECT_THREADS.
+// Recovers a token by the race of the residuals, which the first block ends alone; the other blocks
+// end once they have sent their results. `range` has the warp's groups. By blocks of
+// SELECT_THREADS.
 template <typename T>
-INLINE void recover_by_lead(const Params<T>& p, const Place<1>& at, const Share& share, const Tokens& tokens,
+INLINE void recover_by_leader(const Params<T>& p, const Place<1>& at, const WarpRange& range, const Tokens& tokens,
                             u32 accepted, const Draw& draw, RaceMemory& memory) {
-    const RaceLead lead(memory.lead.race, memory.lead.tops, p.vocab);
-    if (threadIdx.x == 0) memory.lead.race.begin();
+    const LeaderRace leader(memory.leader.race, memory.leader.tops, p.vocab);
+    if (threadIdx.x == 0) memory.leader.race.begin();
     const ResidualGroups<T> groups = {row_of(p, tokens, accepted)};
-    const KeepsLarge keeps;
-    const Picks<ResidualGroups<T>> picks(memory.lead.picks[lead.warp], groups, share.begin, share.end);
-    RaceLead::Noise<Picks<ResidualGroups<T>>, KeepsLarge> noise(lead, picks, share, keeps);
-    const auto visit = [&](u32 group, float its) { memory.lead.tops[group] = its; };
+    const ResidualFilter filter;
+    const Picks<ResidualGroups<T>> picks(memory.leader.picks[leader.warp], groups, range.begin, range.end);
+    LeaderRace::Noise<Picks<ResidualGroups<T>>, ResidualFilter> noise(leader, picks, range, filter);
+    const auto visit = [&](u32 group, float its) { memory.leader.tops[group] = its; };
     const auto meanwhile = [&](u32 group) {
         if (group >= noise.next) noise.advance(draw, ByResidual());
     };
-    const bool odd = groups.survey(share.begin, share.end, at.lane, visit, meanwhile, picks);
-    if (__any_sync(ALL_LANES, odd) && at.lane == 0) raise(p.flags, NON_FINITE);
-    lead.fill_up(share);
+    const bool nonfinite = groups.survey(range.begin, range.end, at.lane, visit, meanwhile, picks);
+    if (__any_sync(ALL_LANES, nonfinite) && at.lane == 0) raise(p.flags, NON_FINITE);
+    leader.fill_up(range);
     noise.finish(draw, ByResidual(), at.piece);
     at.opened();
-    if (!at.in_front()) lead.send(at.cluster, memory.sent, share, at.piece);
+    if (!at.in_front()) leader.send(at.cluster, memory.sent, range, at.piece);
     write_counts(p, at, tokens, accepted);
     if (!at.in_front()) return;
 
-    lead.await(at.cluster, memory.sent);
+    leader.await(at.cluster, memory.sent);
     const ResidualRacers<T> racers = {draw, groups};
-    const u64 early = lead.front<false>(ByResidual(), at.pieces).early;
-    const u64 winner = lead.winner(racers, at.pieces, early);
+    const u64 early = leader.front<false>(ByResidual(), at.pieces).early;
+    const u64 winner = leader.winner(racers, at.pieces, early);
     if (winner == NEVER) return recover_from_target(p, at.alone(), groups.row, accepted);
     if (at.leads()) p.output.set(at.request, accepted, static_cast<i32>(winner));
 }
 
-// Recovers a token by the race of the residuals, which all blocks end together: for rows that have more
-// groups than RaceLead takes.
+// Recovers a token by the race of the residuals, which all blocks end together: for rows with more
+// than LeaderRace::MAX_GROUPS groups.
 template <typename T>
 __device__ __noinline__ void recover_by_team(const Params<T>& p, Place<1> at, Tokens tokens, u32 accepted,
                                              Draw noise, RaceMemory& memory) {
-    // The wait that `RaceMemory::open` began ends before the team begins another.
+    // The cluster barrier that `RaceMemory::open` began must end before the team begins another.
     at.opened();
     RaceShared& races = memory.team.races;
-    Team team(memory.team.told);
+    Team team(memory.team.exchange);
     if (team.blocks.size > 1) team.blocks.arrive_started();
     const ResidualGroups<T> groups = {row_of(p, tokens, accepted)};
-    const Share share(p.vocab, team.piece(), team.pieces());
-    float* const tops = races.tops_of(team.warp, share.begin, p.vocab);
+    const WarpRange range(p.vocab, team.piece(), team.pieces());
+    float* const tops = races.tops_of(team.warp, range.begin, p.vocab);
     const auto survey = [&](u32 begin, u32 end) {
         return groups.survey(begin, end, team.lane,
                              [&](u32 group, float its) { tops[group - begin] = its; }, [](u32) {});
     };
-    const bool fits = Share::most(p.vocab, team.pieces()) <= RaceShared::KEPT;
-    bool odd = false;
-    if (fits) odd = survey(share.begin, share.end);
+    const bool fits = WarpRange::max_groups(p.vocab, team.pieces()) <= RaceShared::KEPT;
+    bool nonfinite = false;
+    if (fits) nonfinite = survey(range.begin, range.end);
     __syncwarp();
     write_counts(p, at, tokens, accepted);
     if (threadIdx.x == 0) races.begin_lists();
     __syncthreads();
     if (team.blocks.size > 1) team.blocks.wait_started();
     const ResidualRacers<T> racers = {noise, groups};
-    const uint4 high = first_noise(noise, share.begin, team.lane);
+    const uint4 high = first_noise(noise, range.begin, team.lane);
     const u64 first = first_to_finish(racers, team, races, p.vocab, high, [&](u32 begin, u32 end) {
-        odd = survey(begin, end) || odd;
+        nonfinite = survey(begin, end) || nonfinite;
         __syncwarp();
     });
-    if (__any_sync(ALL_LANES, odd) && at.lane == 0) raise(p.flags, NON_FINITE);
+    if (__any_sync(ALL_LANES, nonfinite) && at.lane == 0) raise(p.flags, NON_FINITE);
     u32 token = static_cast<u32>(first);
     if (first == NEVER) {
         const Found own = largest_of_row<false>(groups.row, team.piece(), team.pieces(), team.lane);
-        team.tell(own.value);
+        team.publish(own.value);
         u64 key = 0;
-        for (u32 i = team.lane; i < team.pieces(); i += WARP) key = max(key, team.told(i));
+        for (u32 i = team.lane; i < team.pieces(); i += WARP) key = max(key, team.published(i));
         key = warp_max(key);
         token = key == 0 ? 0 : index_of(key);
     }
     if (at.leads()) p.output.set(at.request, accepted, static_cast<i32>(token));
 }
 
-// A request whose drafts are all accepted.
+// Ends a request whose drafts are all accepted.
 template <typename T>
 INLINE void accept_all(const Params<T>& p, const Place<1>& at, const Tokens& tokens) {
     at.opened();
@@ -468,51 +473,51 @@ INLINE void sample(const Params<T>& p, u32 request, RaceMemory& memory) {
     const Offsets offsets(p, request);
     const Guess guess(p, request, lane_id());
     const Source source(p, request);
-    Place<1> at(memory.meeting);
-    // While the first loads are under way.
+    Place<1> at(memory.exchange);
+    // While the first loads are in flight.
     memory.open(at.cluster);
-    const Share share(p.vocab, at.piece, at.pieces);
+    const WarpRange range(p.vocab, at.piece, at.pieces);
     const Tokens tokens = tokens_of(p, offsets);
     const u32 accepted = walk(p, at, tokens, guess);
     if (accepted == tokens.count) return accept_all(p, at, tokens);
     const Draw draw = source.draw(accepted, Purpose::RECOVER);
-    if (p.vocab <= RaceLead::MAX_GROUPS * GROUP) {
-        recover_by_lead(p, at, share, tokens, accepted, draw, memory);
+    if (p.vocab <= LeaderRace::MAX_GROUPS * GROUP) {
+        recover_by_leader(p, at, range, tokens, accepted, draw, memory);
     } else {
         recover_by_team(p, at, tokens, accepted, draw, memory);
     }
 }
 
 template <typename T>
-INLINE void argmax(const Params<T>& p, u32 request, Meeting<1>& meeting) {
+INLINE void argmax(const Params<T>& p, u32 request, ClusterExchange<1>& exchange) {
     const Offsets offsets(p, request);
     const Guess guess(p, request, lane_id());
-    Place<1> at(meeting);
-    // While the first loads are under way.
+    Place<1> at(exchange);
+    // While the first loads are in flight.
     at.open();
     const Tokens tokens = tokens_of(p, offsets);
     const u32 accepted = walk(p, at, tokens, guess);
     if (accepted == tokens.count) return accept_all(p, at, tokens);
     const Row<T> row = row_of(p, tokens, accepted);
-    const Found own = alike(row) ? largest_of_row<true>(row, at.piece, at.pieces, at.lane)
+    const Found own = same_alignment(row) ? largest_of_row<true>(row, at.piece, at.pieces, at.lane)
                                  : largest_unaligned(row, at.piece, at.pieces, at.lane);
-    // Every block has started and can be written to.
+    // All blocks have started, so their shared memory can be written.
     at.opened();
-    at.tell({own.value}, 1);
-    // While the others get there.
+    at.publish({own.value}, 1);
+    // While the values of other blocks are in flight.
     write_counts(p, at, tokens, accepted);
-    if (own.odd && at.lane == 0) raise(p.flags, NON_FINITE);
+    if (own.nonfinite && at.lane == 0) raise(p.flags, NON_FINITE);
     if (!at.in_front()) return;
     at.await();
-    const u64 key = at.largest_told(0);
+    const u64 key = at.reduce_max(0);
     if (key == 0) return recover_from_target(p, at.alone(), row, accepted);
     if (at.leads()) p.output.set(at.request, accepted, static_cast<i32>(index_of(key)));
 }
 
 template <typename T>
-INLINE void greedy(const Params<T>& p, u32 request, Meeting<MAX_ROWS + 1>& meeting) {
+INLINE void greedy(const Params<T>& p, u32 request, ClusterExchange<MAX_ROWS + 1>& exchange) {
     const Tokens tokens = tokens_of(p, Offsets(p, request));
-    Place<MAX_ROWS + 1> at(meeting);
+    Place<MAX_ROWS + 1> at(exchange);
     u32 met = tokens.bits;
     u32 accepted = 0;
     u32 emitted = NONE;
@@ -520,10 +525,11 @@ INLINE void greedy(const Params<T>& p, u32 request, Meeting<MAX_ROWS + 1>& meeti
         at.open();
         at.opened();
     }
-    // `rows_ahead` rows before it is known whether the walk gets there.
+    // Reads `rows_ahead` rows before it is known whether their drafts are reached.
     while (accepted < tokens.count && emitted == NONE) {
         const u32 rows = min(p.rows_ahead, tokens.count - accepted);
-        // A key a row, and a bit a row that has an entry which is not finite.
+        // The key of each row's largest entry; then one bit for each row with an entry that is not
+        // finite.
         u64 keys[MAX_ROWS + 1] = {};
 #pragma unroll
         for (u32 i = 0; i < MAX_ROWS; ++i) {
@@ -531,23 +537,23 @@ INLINE void greedy(const Params<T>& p, u32 request, Meeting<MAX_ROWS + 1>& meeti
                 const Row<T> row = {p.target[tokens.start + accepted + i], nullptr, NONE, p.vocab};
                 const Found own = largest_of_row<false>(row, at.piece, at.pieces, at.lane);
                 keys[i] = own.value;
-                if (own.odd) keys[MAX_ROWS] |= 1u << i;
+                if (own.nonfinite) keys[MAX_ROWS] |= 1u << i;
             }
         }
-        at.tell(keys, at.cluster.size);
+        at.publish(keys, at.cluster.size);
         at.await();
-        u32 odd = 0;
+        u32 nonfinite = 0;
         for (u32 i = at.lane; i < at.pieces; i += WARP) {
-            odd |= static_cast<u32>(at.told(MAX_ROWS, i));
+            nonfinite |= static_cast<u32>(at.published(MAX_ROWS, i));
         }
-        odd = __reduce_or_sync(ALL_LANES, odd);
+        nonfinite = __reduce_or_sync(ALL_LANES, nonfinite);
 #pragma unroll
         for (u32 i = 0; i < MAX_ROWS; ++i) {
-            const u64 key = at.largest_told(i);
+            const u64 key = at.reduce_max(i);
             if (i < rows && emitted == NONE) {
                 const u32 argmax = key == 0 ? 0 : index_of(key);
                 const i64 id = p.draft_ids[tokens.start + accepted];
-                if (odd >> i & 1) met |= NON_FINITE;
+                if (nonfinite >> i & 1) met |= NON_FINITE;
                 if (id < 0 || id >= static_cast<i64>(p.vocab)) met |= OUT_OF_RANGE;
                 if (id == static_cast<i64>(argmax)) {
                     accepted += 1;
@@ -566,19 +572,20 @@ INLINE void greedy(const Params<T>& p, u32 request, Meeting<MAX_ROWS + 1>& meeti
     if (at.leads()) raise(p.flags, met);
 }
 
-// What the requests of a batch do: draw from the residual or take its argmax, or
-// follow the target, all of them or those that `greedy` names.
+// What the requests of a batch do: take the argmax of the residual (ARGMAX) or sample from it
+// (SAMPLE), or follow the target's argmax (GREEDY). In mixed batches, `greedy` names the requests
+// that follow the target's argmax.
 enum class Mode { ARGMAX, SAMPLE, GREEDY, MIXED_ARGMAX, MIXED_SAMPLE };
 
-// What the threads of a block share as they verify a request of either kind that the mode has.
+// Shared memory of a block. Its type depends on the modes that a request of the batch can have.
 template <Mode MODE>
 union Memory {
-    Meeting<MAX_ROWS + 1> rows;
-    Meeting<1> row;
+    ClusterExchange<MAX_ROWS + 1> rows;
+    ClusterExchange<1> row;
 };
 template <>
 union Memory<Mode::ARGMAX> {
-    Meeting<1> row;
+    ClusterExchange<1> row;
 };
 template <>
 union Memory<Mode::SAMPLE> {
@@ -586,7 +593,7 @@ union Memory<Mode::SAMPLE> {
 };
 template <>
 union Memory<Mode::MIXED_SAMPLE> {
-    Meeting<MAX_ROWS + 1> rows;
+    ClusterExchange<MAX_ROWS + 1> rows;
     RaceMemory race;
 };
 
@@ -607,8 +614,8 @@ INLINE void verify(const Params<T>& p) {
     }
 }
 
-// How many blocks fit a multiprocessor. Where tokens race there is one: with the registers of two, a warp has
-// both rows under way eight times at once, and 256 requests take 9 % less time.
+// Blocks per multiprocessor. With sampling there is one block: with the registers of two, a warp
+// has eight loads of both rows in flight, and 256 requests take 9 % less time.
 template <Mode MODE>
 constexpr u32 BLOCKS = MODE == Mode::SAMPLE || MODE == Mode::MIXED_SAMPLE ? 1 : 2;
 

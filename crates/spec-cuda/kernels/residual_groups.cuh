@@ -1,4 +1,9 @@
-// What one reading of a rejected token's rows leaves: the largest residual of each group of 64.
+// Reads the rows of a rejected token once, and keeps the largest residual of each group of 64
+// tokens.
+//
+// LANES lanes read a group, 16 bytes each, so a warp reads AT_ONCE groups with one load
+// instruction. A warp has READ loads of target and draft in flight and reduces them together
+// (fold.cuh).
 #pragma once
 
 #include "fold.cuh"
@@ -6,7 +11,7 @@
 #include "race.cuh"
 #include "vocab_row.cuh"
 
-// 1 / x, to 2^-22, of a number from 2^-100 to 2^100; 0 for larger ones.
+// 1 / x with a relative error of 2^-22, for x from 2^-100 to 2^100; 0 for larger x.
 INLINE float approximate_reciprocal(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -16,11 +21,11 @@ INLINE float approximate_reciprocal(float x) {
 template <typename T>
 struct ResidualGroups {
     static constexpr u32 N = Pack<T>::N;
-    // Lanes that share a group, and groups that a warp reads at once.
+    // Lanes that read a group together, and groups that a warp reads with one load instruction.
     static constexpr u32 LANES = GROUP / N;
     static constexpr u32 AT_ONCE = WARP / LANES;
-    // How often a warp reads before it looks at what it has read. With four times, 256 requests take 4 %
-    // longer.
+    // Loads that a warp has in flight before it uses the first. With four loads, 256 requests take
+    // 4 % longer.
     static constexpr u32 READ = FOLDED;
     static constexpr u32 SIZE = GROUP;
 
@@ -28,44 +33,47 @@ struct ResidualGroups {
 
     Row<T> row;
 
-    // One residual; 0 where it is not finite, and beyond the row.
+    // The residual of a token; 0 if it is not finite, or if the token is beyond the row.
     INLINE float entry(u32 token) const { return counted(token, difference(token)); }
 
-    // As a token's residual counts: as 0 where it is not finite.
+    // The residual that counts for a difference `value`: 0 if the difference is not finite.
     INLINE float counted(u32, float value) const { return fabsf(value) <= LARGEST ? value : 0.0f; }
 
-    // Groups from .. to are read 16 bytes a lane up to this one: all that are whole, if the rows are aligned.
+    // The end of the groups, among from .. to, that are read 16 bytes a lane: all whole groups, if
+    // both rows are aligned to 16 bytes, else none (`from`).
     INLINE u32 streamed(u32 from, u32 to) const {
-        // Without branches, of which two would stand between the walk and the row.
+        // Written without branches: two branches here would delay the first loads of the row.
         const u64 target = reinterpret_cast<u64>(row.target);
         const u64 difference = row.draft != nullptr ? target ^ reinterpret_cast<u64>(row.draft) : 0;
         return (target | difference) % 16 == 0 ? max(from, min(to, row.vocab / GROUP)) : from;
     }
 
-    // visit(group, its largest residual, 0 at least) in one lane for each group from .. to, or in two
-    // neighbours. Returns whether the lane met an entry that is not finite. meanwhile(group) is called each
-    // time the entries from `group` on are on their way; then `pick` has the residuals that are read 16 bytes
-    // a lane (picks.cuh).
-    template <typename Visit, typename Meanwhile, typename Pick = Unpicked>
+    // Reads the groups from .. to. Calls visit(group, largest residual of the group, at least 0)
+    // for each group, in one lane or in two neighbouring lanes. Returns whether this lane read an
+    // entry that is not finite. Calls meanwhile(group) each time the loads of the groups from
+    // `group` on have been issued and have not arrived. `pick` receives the residuals of the groups
+    // up to `streamed` (picks.cuh).
+    template <typename Visit, typename Meanwhile, typename Pick = NoPicks>
     INLINE bool survey(u32 from, u32 to, u32 lane, Visit&& visit, Meanwhile&& meanwhile,
                        Pick&& pick = Pick{}) const {
-        // NaN once an entry was not finite.
-        float odd = 0.0f;
+        // Becomes NaN once an entry is not finite.
+        float nonfinite = 0.0f;
         const u32 whole = streamed(from, to);
 #pragma unroll 1
         for (u32 base = from; base < whole; base += FOLDED * AT_ONCE) {
             float tops[FOLDED];
-            read(base, whole, lane, tops, odd, meanwhile, pick);
+            read(base, whole, lane, tops, nonfinite, meanwhile, pick);
             const u32 place = fold<LANES, LargestNumber>(tops, lane);
             const u32 group = base + place * AT_ONCE + lane / LANES;
             if (group < whole) visit(group, tops[0]);
         }
-        // Of rows without alignment all groups, of other rows a last one that is not whole. Rare: all groups
-        // once more, since `read` takes every entry for a finite one.
+        // The remaining groups: all groups of unaligned rows, or a last group that is not whole. If
+        // an entry was not finite, which is rare, all groups are read again, because `read` assumes
+        // that every entry is finite.
         u32 rest = whole;
-        if (__any_sync(ALL_LANES, odd != odd)) {
+        if (__any_sync(ALL_LANES, nonfinite != nonfinite)) {
             rest = from;
-            // A group may be another lane's to visit now.
+            // A group may now be visited by another lane than before.
             __syncwarp();
         }
 #pragma unroll 1
@@ -75,18 +83,18 @@ struct ResidualGroups {
             for (u32 i = 0; i < FOLDED; ++i) {
                 const u32 token = min(base + i, to - 1) * GROUP + lane;
                 const float values[2] = {difference(token), difference(token + WARP)};
-                odd = fmaf(values[1], 0.0f, fmaf(values[0], 0.0f, odd));
+                nonfinite = fmaf(values[1], 0.0f, fmaf(values[0], 0.0f, nonfinite));
                 tops[i] = fmaxf(fmaxf(counted(token, values[0]), counted(token + WARP, values[1])), 0.0f);
             }
             const u32 group = base + fold<WARP, LargestNumber>(tops, lane);
             if (group < to) visit(group, tops[0]);
         }
-        return odd != odd;
+        return nonfinite != nonfinite;
     }
 
 private:
-    // Target less draft; 0 beyond the row and for the token that is skipped. Loads without branches, so that
-    // those of several tokens are in flight at once.
+    // Target minus draft; 0 beyond the row and for the token `skipped`. The loads have no branches,
+    // so that the loads of several tokens are in flight at once.
     INLINE float difference(u32 token) const {
         const u32 index = min(token, row.vocab - 1);
         const T* const second = row.draft != nullptr ? row.draft : row.target;
@@ -96,13 +104,15 @@ private:
         return token < row.vocab && token != row.skipped ? value : 0.0f;
     }
 
-    // Reads READ times. The largest residuals in `tops` are right where all entries are finite, the least that
-    // a residual needs: this loop is what a batch of many requests waits for.
+    // Issues READ loads and finds the largest residual of each of their vectors, correct if all
+    // entries are finite. This loop bounds the time of a batch of many requests, so it does only
+    // what is needed.
     template <typename Meanwhile, typename Pick>
-    INLINE void read(u32 base, u32 whole, u32 lane, float (&tops)[READ], float& odd, Meanwhile&& meanwhile,
+    INLINE void read(u32 base, u32 whole, u32 lane, float (&tops)[READ], float& nonfinite, Meanwhile&& meanwhile,
                      Pick&& pick) const {
         const auto place = [&](u32 i) {
-            // Past the end the last group once more: loads without branches are all in flight.
+            // Past the end, the last group is loaded again: without a branch, all loads are in
+            // flight at once.
             const u32 group = min(base + i * AT_ONCE + lane / LANES, whole - 1);
             return group * GROUP + lane % LANES * N;
         };
@@ -124,7 +134,7 @@ private:
                 values[j] = to_f32(target[i].items[j]);
                 if (row.draft != nullptr) values[j] = exact::sub(values[j], to_f32(draft[i].items[j]));
             }
-            // Rare.
+            // Rare: the skipped token is in this vector.
             const u32 skipped = row.skipped - place(i);
             if (skipped < N) {
 #pragma unroll
@@ -133,7 +143,7 @@ private:
             tops[i] = 0.0f;
 #pragma unroll
             for (u32 j = 0; j < N; ++j) {
-                odd = fmaf(values[j], 0.0f, odd);
+                nonfinite = fmaf(values[j], 0.0f, nonfinite);
                 tops[i] = fmaxf(tops[i], values[j]);
             }
             wanted(i, [&](u32 part) {
@@ -144,24 +154,25 @@ private:
     }
 };
 
-// Keeps the residuals that race.
-struct KeepsLarge {
-    static constexpr float LEAST = 1.0f / 1099511627776.0f;
+// Keeps the residuals of tokens that race.
+struct ResidualFilter {
+    static constexpr float MIN_RESIDUAL = 1.0f / 1099511627776.0f;
 
-    INLINE bool operator()(float residual, u32) const { return residual >= LEAST; }
+    INLINE bool operator()(float residual, u32) const { return residual >= MIN_RESIDUAL; }
 };
 
-// How `log_time` orders times by residuals: the times themselves will do.
+// The ordering of `log_time` for residuals: `log_time` then returns the time itself.
 struct ByResidual {};
 
 INLINE float log_time(float noise, float residual, ByResidual) {
-    return KeepsLarge()(residual, NONE) ? noise * approximate_reciprocal(residual) : infinity();
+    return ResidualFilter()(residual, NONE) ? noise * approximate_reciprocal(residual) : infinity();
 }
 
-// Tokens race with their residuals, those of 2^-40 and more.
+// The racers of race.cuh for residuals: a token's weight is its residual, and a token races if the
+// residual is at least 2^-40.
 template <typename T>
 struct ResidualRacers {
-    static constexpr float LEAST = KeepsLarge::LEAST;
+    static constexpr float MIN_RESIDUAL = ResidualFilter::MIN_RESIDUAL;
 
     using Raw = float;
     static constexpr u32 AT_ONCE = 2;
@@ -174,7 +185,7 @@ struct ResidualRacers {
     INLINE float entry_of(u32, float raw) const { return raw; }
 
     INLINE float slowness_bound(float top) const {
-        return top >= LEAST ? approximate_reciprocal(top) * BOUND_SLACK : infinity();
+        return top >= MIN_RESIDUAL ? approximate_reciprocal(top) * BOUND_SLACK : infinity();
     }
 
     INLINE float slowness_above(u32, float residual) const { return sure_slowness(residual); }
@@ -184,15 +195,15 @@ struct ResidualRacers {
         return about_slowness(NONE, residual, sure) * ABOVE_SLACK;
     }
 
-    // It is certain which residuals race.
+    // For residuals it is always certain whether a token races: the last argument stays as it is.
     INLINE float about_slowness(u32, float residual, bool&) const {
-        // `inverse_of` cuts what is larger.
-        const float most = __uint_as_float((127 + 100) << 23);
-        return residual >= LEAST ? approximate_reciprocal(fminf(residual, most)) : infinity();
+        // `inverse_of` clamps larger values as well.
+        const float max_value = __uint_as_float((127 + 100) << 23);
+        return residual >= MIN_RESIDUAL ? approximate_reciprocal(fminf(residual, max_value)) : infinity();
     }
 
     INLINE u64 finish(u32 token, float residual, float noise) const {
-        if (!(residual >= LEAST)) return NEVER;
+        if (!(residual >= MIN_RESIDUAL)) return NEVER;
         return finish_at(exact::mul(noise, inverse_of(residual)), token);
     }
 };

@@ -1,10 +1,10 @@
-// Where a row of logits is cut: how its first entries come to the block that leads, and what top-k and
-// top-p leave where they are many.
+// Cuts of a row of logits by top-k and top-p: how the first entries of a row come to the leading
+// block, and the cut in the row itself if many entries are kept.
 #pragma once
 
-#include "sample_logits_few.cuh"
+#include "sample_logits_candidate_list.cuh"
 
-// What a selection weighs: 1 an entry, or its weight.
+// The weight of an entry in a selection: 1 for top-k, or the weight of its logit for top-p.
 struct Weigher {
     Kept kept;
     bool counts;
@@ -34,91 +34,93 @@ struct Weigher {
             add_row(s, lane, row, linear, ones);
         } else {
             const FloatCut by(kept.cut);
-            const auto shares = [&](const float(&entries)[N], u32 first, u64(&weights)[N]) {
+            const auto weights_of = [&](const float(&entries)[N], u32 first, u64(&weights)[N]) {
                 return kept.vector(by, entries, first, weights);
             };
-            add_row(s, lane, row, linear, shares);
+            add_row(s, lane, row, linear, weights_of);
         }
     }
 };
 
-// How a row with filters is cut: by what was sent to the block that leads, or lies in its
-// list already; among what equals the largest; or by selecting in the row itself.
-enum class How { SENT, LISTED, TIES, SELECTED };
+// Where the cut of a row with filters is found: among candidates that were sent to the leading
+// block (SENT) or are in its list (LISTED); among the entries equal to the largest (TIES); or by a
+// selection in the row (SELECTED).
+enum class CutRoute { SENT, LISTED, TIES, SELECTED };
 
-// What top-k, then top-p leave of a row, whatever of them is asked for.
+// The entries that top-k, then top-p keep; each filter applies only if it is requested.
 template <typename Row>
 INLINE Kept filter(Selection& selection, Team& team, const Row& row, const Options& options,
                        const Scale& scale) {
-    // What was in the selection's place has been read.
+    // All threads have read what was in the selection's memory before.
     __syncthreads();
     Kept kept = {scale, Cut{0, 0}, 0};
-    // Beyond 28 temperatures below the largest, nothing weighs anything.
+    // An entry more than 28 temperatures below the largest has the weight 0 in units of 2^-40.
     const Linear linear = {scale.largest, exact::mul(scale.inverse, (SELECT_BINS - 1) / 28.0f)};
-    const bool by_share = options.top_p < 1ull << 32;
-    // One loop, so that there is one copy of the code.
+    const bool by_top_p = options.top_p < 1ull << 32;
+    // A loop, so that the code of `select` exists once.
 #pragma unroll 1
     for (u32 step = options.top_k > 0 ? 0 : 1; step < 2; ++step) {
-        if (step == 1 && !by_share) break;
+        if (step == 1 && !by_top_p) break;
         const bool counts = step == 0;
         kept.cut = select(selection, team, row, kept.cut, linear, Weigher{kept, counts},
                           [&](u64 sum) {
                               if (counts) return static_cast<u64>(options.top_k);
-                              const u64 share = __umul64hi(sum, options.top_p << 32);
-                              return max(share, static_cast<u64>(1));
+                              const u64 limit = __umul64hi(sum, options.top_p << 32);
+                              return max(limit, static_cast<u64>(1));
                           });
     }
     kept.floor = options.floor;
     return kept;
 }
 
-// What is called apart keeps its registers out of the way of the rows that go without:
-// what came of it, and the meetings of the team until then.
+// The result of a function that is not inlined, and the number of exchanges of its copy of the
+// team. Such functions take no registers from rows that do not call them.
 template <typename Result>
-struct Apart {
+struct OutOfLine {
     Result result;
-    u32 meetings;
+    u32 exchanges;
 };
 
 template <typename Row>
-__device__ __noinline__ Apart<Kept> filter_apart(Selection& selection, Team team, Row row,
+__device__ __noinline__ OutOfLine<Kept> filter_out_of_line(Selection& selection, Team team, Row row,
                                                  Options options, Scale scale) {
     const Kept kept = filter(selection, team, row, options, scale);
-    return {kept, team.meetings};
+    return {kept, team.exchanges};
 }
 
 template <typename Row>
-__device__ __noinline__ Apart<bool> send_tied_apart(Few& few, Team team, Row row, u32 k,
+__device__ __noinline__ OutOfLine<bool> send_tied_out_of_line(CandidateList& candidates, Team team, Row row, u32 k,
                                                     u32 own_group, u32 largest_key) {
-    const bool sent = send_tied(few, team, row, k, own_group, largest_key);
-    return {sent, team.meetings};
+    const bool sent = send_tied(candidates, team, row, k, own_group, largest_key);
+    return {sent, team.exchanges};
 }
 
 template <typename Row>
-__device__ __noinline__ Apart<Shares> sum_and_send_apart(Few& few, Team team, Row row, u32 bound,
+__device__ __noinline__ OutOfLine<TopPSums> sum_and_send_out_of_line(CandidateList& candidates, Team team, Row row, u32 bound,
                                                          u32 largest_key, Scale scale, u64 top_p) {
-    const Shares shares = sum_and_send(few, team, row, bound, largest_key, scale, top_p);
-    return {shares, team.meetings};
+    const TopPSums sums = sum_and_send(candidates, team, row, bound, largest_key, scale, top_p);
+    return {sums, team.exchanges};
 }
 
-// Lists the first `wanted` of a row's order, of which many are alike, in the block that leads: LISTED, or
-// SELECTED as below.
+// Lists the first `wanted` entries of a row's order in the leading block, for a row with many equal
+// entries. Returns LISTED; SELECTED if they must be selected in the row.
 template <typename Row>
-INLINE How send_tied_first(Few& few, Team& team, const Row& row, u32 wanted, u32 own_segment,
+INLINE CutRoute send_tied_first(CandidateList& candidates, Team& team, const Row& row, u32 wanted, u32 own_segment,
                            u32 largest_key) {
-    const Apart<bool> tied = send_tied_apart(few, team, row, wanted, own_segment, largest_key);
-    team.meetings = tied.meetings;
-    return tied.result ? How::LISTED : How::SELECTED;
+    const OutOfLine<bool> tied = send_tied_out_of_line(candidates, team, row, wanted, own_segment, largest_key);
+    team.exchanges = tied.exchanges;
+    return tied.result ? CutRoute::LISTED : CutRoute::SELECTED;
 }
 
-// Sends the first `wanted` of a row's order to the block that leads, if they are few and not too many
-// entries are as large: SENT, with some more of them, or LISTED. Else SELECTED: they are to be found in
-// the row. `bound` is an entry that as many segments of the row reach; no entry below `heavy` is kept.
+// Sends the first `wanted` entries of a row's order to the leading block. Returns SENT (with some
+// more entries), LISTED, or SELECTED if there are too many entries as large, so that they must be
+// selected in the row. At least `wanted` segments of the row reach `bound`; entries below `heavy`
+// are not kept.
 template <typename Row>
-INLINE How send_first(Few& few, Team& team, const Row& row, const float* tops, const Share& share,
+INLINE CutRoute send_first(CandidateList& candidates, Team& team, const Row& row, const float* tops, const WarpRange& range,
                       u32 wanted, float bound, float heavy, u32 own_segment, u32 largest_key) {
-    const u32 sent = send_few(few, team, row, tops, share, fmaxf(bound, heavy));
-    if (sent >= wanted || (sent > 0 && heavy >= bound)) return How::SENT;
-    if (sent > 0) return How::SELECTED;
-    return send_tied_first(few, team, row, wanted, own_segment, largest_key);
+    const u32 sent = send_candidates(candidates, team, row, tops, range, fmaxf(bound, heavy));
+    if (sent >= wanted || (sent > 0 && heavy >= bound)) return CutRoute::SENT;
+    if (sent > 0) return CutRoute::SELECTED;
+    return send_tied_first(candidates, team, row, wanted, own_segment, largest_key);
 }

@@ -1,52 +1,57 @@
-// sample_logits of rows in the general kernel that draw one token with top-p as their only filter, or with no
-// filter. The tokens that top-p keeps are not determined. A tally of weights (sample_logits_tally.cuh) most often
-// tells which tokens top-p surely leaves out: the others race, and the winner is the result if the tally says
-// that top-p surely keeps it.
+// sample_logits, in the general kernel, for rows that draw one token with top-p as their only
+// filter, or with no filter. The kernel does not determine which tokens top-p keeps. A histogram of
+// weights (sample_logits_weight_histogram.cuh) most often shows which tokens top-p surely leaves
+// out. The other tokens race, and the winner is the result if the histogram shows that top-p surely
+// keeps it.
 //
-// Where the tally tells too little, all tokens race, and for the first four tokens to finish the kernel asks
-// whether top-p keeps them. Top-p keeps a token if the weights of the token and of all tokens with smaller logits
-// add up to more than the share of all weights that top-p leaves out. Another reading of the row adds up these
-// weights for the four tokens at once. The first of the four that top-p keeps is the result. If top-p keeps none
-// of them, it keeps no token with a smaller logit either: the race begins again among the tokens whose logits are
-// larger than those of all four.
+// If the histogram does not show enough, all tokens race. For the first four tokens to finish, the
+// kernel asks whether top-p keeps them. Top-p keeps a token if the weights of the token and of all
+// tokens with smaller logits add up to more than the share of all weights that top-p leaves out.
+// Another reading of the row computes these sums for the four tokens at once. The first of the four
+// that top-p keeps is the result. If top-p keeps none of them, it keeps no token with a smaller
+// logit either: the race begins again among the tokens whose logits are larger than those of all
+// four.
 //
-//     leading block       tally | winner, kept? | first four | ........ add up | ....... decide | first four ...
-//     other blocks        tally |        wait                | ........ add up |       wait     |
+//     leading block   histogram | winner, kept? | first four | ... add up | .. decide | first four ...
+//     other blocks    histogram |        wait                | ... add up |    wait   |
 //
-// The sums are approximate. Where a sum is too near to the share to decide, the kernel selects exactly.
+// The sums are approximate. If a sum is too near to the share to decide, the kernel selects
+// exactly.
 #pragma once
 
-#include "sample_logits_lead.cuh"
-#include "sample_logits_tally.cuh"
+#include "sample_logits_leader_block.cuh"
+#include "sample_logits_weight_histogram.cuh"
 
-// Whether a token is kept by a cut, for the race.
-struct KeepsCut {
+// Keeps the tokens that a cut keeps, as a filter of the race.
+struct CutFilter {
     Cut cut;
 
     INLINE bool operator()(float x, u32 token) const { return cut.keeps(key_of(x), token); }
 };
 
 struct Nucleus {
-    using Race = RaceLead;
+    using Race = LeaderRace;
     static constexpr u32 TOKENS = Race::FIRST;
-    // After so many attempts the kernel selects. Each further attempt races tokens that most often have less
-    // than half of the weight of those before.
+    // After this number of attempts, the kernel selects. Each further attempt races tokens that
+    // most often have less than half of the weight of the tokens before.
     static constexpr u32 ATTEMPTS = 12;
-    // The largest relative error of a sum of weights: 8 times n * 2^-24, where n = 512 is the largest number of
-    // weights that one thread adds up.
+    // The largest relative error of a sum of weights: 8 times n * 2^-24, where n = 512 is the
+    // largest number of weights that one thread adds up.
     static constexpr float ERROR = 1.0f / 4096.0f;
 
     enum Order : u32 { DONE, SELECT, ADD, AGAIN };
 
-    // What the leading block tells the other blocks.
+    // A message from the leading block to the other blocks.
     struct Message {
-        // An entry and its token each; the first is a cut, key and end, where the race begins again.
+        // An entry and its token in each word. For AGAIN, the first word is the cut with which the
+        // race begins again: key and end.
         u64 tokens[TOKENS];
         // The row's largest logit, and an Order.
         u64 order;
     };
 
-    // In each block: the sum of all weights, and of those at or after each of the tokens.
+    // In each block: the sums of the weights at or after each of the tokens, and the sum of all
+    // weights.
     struct alignas(8) Sums {
         float of[TOKENS + 2];
 
@@ -56,24 +61,24 @@ struct Nucleus {
     };
 
     struct Shared {
-        Tally::Shared tally;
+        WeightHistogram::Shared histogram;
         Message message;
         Sums of_warps[SELECT_WARPS];
-        // In the block that leads: of each block.
+        // In the leading block: the sums of each block.
         Sums of_blocks[MAX_CLUSTER];
         u32 decided;
     };
 
-    // Tells whether a logit comes at or after a token in the descending order of logits: the logit is below
-    // `less`, or it is `equal` and its index is not below `token`.
+    // Tests whether a logit comes at or after a token in the descending order of logits: the logit
+    // is below `less`, or it equals `equal` and its index is not below `token`.
     struct After {
         float less;
         float equal;
         u32 token;
     };
 
-    // Adds the weights of this warp's piece of the row to `sums`. TIES: one of the tokens lies in the piece, so
-    // that equal logits are compared by index.
+    // Adds the weights of this warp's piece of the row to `sums`. TIES: one of the tokens lies in
+    // the piece, so that equal logits must be compared by index.
     template <bool TIES, typename Row>
     INLINE static void add(const Row& row, u32 lane, const Scale& scale, const After (&after)[TOKENS],
                            float (&sums)[TOKENS + 1]) {
@@ -101,17 +106,17 @@ struct Nucleus {
     }
 
     template <bool TIES, typename Row>
-    static __device__ __noinline__ Sums add_apart(const Row row, u32 lane, const Scale scale,
+    static __device__ __noinline__ Sums add_out_of_line(const Row row, u32 lane, const Scale scale,
                                                   const Message& message) {
         const u32 begin = row.begin * Row::N - row.lead;
         After after[TOKENS];
 #pragma unroll
         for (u32 i = 0; i < TOKENS; ++i) {
-            const u64 told = message.tokens[i];
-            after[i].equal = __uint_as_float(static_cast<u32>(told >> 32));
-            after[i].token = static_cast<u32>(told);
-            // Where the piece begins behind the token, all logits of the piece that equal the token's come
-            // after the token.
+            const u64 published = message.tokens[i];
+            after[i].equal = __uint_as_float(static_cast<u32>(published >> 32));
+            after[i].token = static_cast<u32>(published);
+            // If the piece begins after the token, all logits of the piece that equal the token's
+            // logit come after the token.
             const bool behind = !TIES && row.begin > 0 && begin > after[i].token;
             const u32 key = exact::sort_key(after[i].equal);
             after[i].less = exact::value_of_key(behind ? key + 1 : key);
@@ -127,7 +132,7 @@ struct Nucleus {
         return all;
     }
 
-    // The sums of this block, for its first warp. By the block.
+    // The sums of this block, returned to its first warp. By the whole block.
     template <typename Row>
     INLINE static Sums sums_of_block(Shared& shared, const Team& team, const Row& row, const Scale& scale) {
         bool ties = false;
@@ -136,17 +141,18 @@ struct Nucleus {
             const u32 vector = (static_cast<u32>(shared.message.tokens[i]) + row.lead) / Row::N;
             ties = ties || (vector >= row.begin && vector < row.end);
         }
-        const Sums own = ties ? add_apart<true>(row, team.lane, scale, shared.message)
-                              : add_apart<false>(row, team.lane, scale, shared.message);
+        const Sums own = ties ? add_out_of_line<true>(row, team.lane, scale, shared.message)
+                              : add_out_of_line<false>(row, team.lane, scale, shared.message);
         if (team.lane == 0) shared.of_warps[team.warp] = own;
         __syncthreads();
-        // Only the first warp adds these up. The other warps do not overwrite them meanwhile: they begin the next
-        // sums when the leading block asks for those, which it does after it has received these.
+        // Only the first warp adds these up. The other warps do not overwrite them meanwhile: they
+        // compute the next sums when the leading block asks for them, which is after it has
+        // received these sums.
         return team.warp == 0 ? total(shared.of_warps, SELECT_WARPS, team.lane) : own;
     }
 
-    // Adds up the sums of `count` warps or blocks. Every warp adds in the same order, so that all get the same
-    // sums.
+    // Adds up the sums of `count` warps or blocks. Every warp adds in the same order, so that all
+    // warps get the same result.
     INLINE static Sums total(const Sums* each, u32 count, u32 lane) {
         Sums all;
 #pragma unroll
@@ -155,25 +161,27 @@ struct Nucleus {
     }
 };
 
-// Sends words of this block to the same place in all other blocks of the team, by the first warp.
-INLINE void tell_all(const Senders& blocks, u64* words, u32 count, Arrivals& arrivals, const Team& team) {
+// Copies words of this block to the same addresses in all other blocks of the team. By the first
+// warp.
+INLINE void broadcast(const Senders& blocks, u64* words, u32 count, Arrivals& arrivals, const Team& team) {
     if (team.warp != 0 || team.lane == 0 || team.lane >= blocks.size) return;
 #pragma unroll 1
     for (u32 i = 0; i < count; ++i) blocks.put(&words[i], &arrivals.word, team.lane, words[i]);
 }
 
-// Whether the kernel tallies the weights of a row that `sample_nucleus` ends.
+// Whether the kernel makes a histogram of the weights of a row that `sample_nucleus` ends.
 template <typename T>
-INLINE bool tallies(const LogitRow<T>& row, const Options& options) {
+INLINE bool uses_histogram(const LogitRow<T>& row, const Options& options) {
     return options.top_p < 1ull << 32 && row.make.mask == nullptr && reinterpret_cast<u64>(row.row) % 16 == 0;
 }
 
-// Returns whether the leading block has written the row's token; otherwise the team selects.
+// Samples a token as described above. Returns whether the leading block has written the row's
+// token; otherwise the team must select.
 template <typename T>
 __device__ __noinline__ bool sample_nucleus(const Params<T>& p, u32 index, Team team, RaceShared& races,
                                             Nucleus::Race::Shared& lists, Nucleus::Shared& shared,
-                                            Lead::Shared& lead, LogitRow<T> row, const Share share,
-                                            const Options options, Draw draw, bool tallied) {
+                                            LeaderSelect::Shared& select_memory, LogitRow<T> row, const WarpRange range,
+                                            const Options options, Draw draw, bool has_histogram) {
     using Race = Nucleus::Race;
     const Senders& blocks = team.blocks;
     constexpr u32 WORDS = sizeof(Nucleus::Message) / 8;
@@ -184,111 +192,112 @@ __device__ __noinline__ bool sample_nucleus(const Params<T>& p, u32 index, Team 
 #pragma unroll
         for (u32 i = 0; i < SUM_WORDS; ++i) {
             u64* const to = reinterpret_cast<u64*>(&shared.of_blocks[blocks.rank]) + i;
-            if (team.lane == i) blocks.put(to, &lead.arrivals.word, 0, sums.word(i));
+            if (team.lane == i) blocks.put(to, &select_memory.arrivals.word, 0, sums.word(i));
         }
     };
     const Race race(lists, &races.tops[0][0], p.vocab);
-    race.fill_up(share);
+    race.fill_up(range);
     const MaskedLogits<T> logits = {row.row, row.make.mask, p.vocab};
     Cut cut = {0, 0};
     const auto draw_noise = [&] {
-        race.draw_noise(logits, draw, options.inverse, share, team.piece(), KeepsCut{cut});
+        race.draw_noise(logits, draw, options.inverse, range, team.piece(), CutFilter{cut});
     };
-    u32 (&bins)[Tally::BINS] = races.groups;
-    const float octaves = Tally::octaves_of(options.inverse);
-    // The other blocks' tallies are complete when all blocks have arrived, which each block waits for after its own.
-    const auto tally = [&] {
-        if (!tallied) return;
-        const Tally::Sum sum = Tally::add(bins, row.row, p.vocab, race.tops, share, octaves, options.top_p);
-        if (team.lane == 0) shared.tally.of_warps[team.warp] = sum;
+    u32 (&bins)[WeightHistogram::BINS] = races.groups;
+    const float octaves = WeightHistogram::octaves_of(options.inverse);
+    // The histograms of all blocks are complete when all blocks have arrived at the cluster
+    // barrier. Each block waits for that after its own histogram.
+    const auto histogram = [&] {
+        if (!has_histogram) return;
+        const WeightHistogram::Sum sum = WeightHistogram::add(bins, row.row, p.vocab, race.tops, range, octaves, options.top_p);
+        if (team.lane == 0) shared.histogram.of_warps[team.warp] = sum;
         if (blocks.size > 1) blocks.arrive_prepared();
     };
-    const auto await_tallies = [&] {
-        if (tallied && blocks.size > 1) blocks.wait_started();
+    const auto await_histograms = [&] {
+        if (has_histogram && blocks.size > 1) blocks.wait_started();
     };
     draw_noise();
     if (blocks.rank != 0) {
-        if (threadIdx.x == 0) lead.answered.expect(sizeof(Nucleus::Message));
-        race.send(blocks, lead.arrivals, share, team.piece());
-        tally();
+        if (threadIdx.x == 0) select_memory.answered.expect(sizeof(Nucleus::Message));
+        race.send(blocks, select_memory.arrivals, range, team.piece());
+        histogram();
 #pragma unroll 1
         for (u32 phase = 0;; ++phase) {
-            lead.answered.wait(phase & 1);
-            if (phase == 0) await_tallies();
-            const u64 told = shared.message.order;
-            const u32 order = static_cast<u32>(told);
+            select_memory.answered.wait(phase & 1);
+            if (phase == 0) await_histograms();
+            const u64 published = shared.message.order;
+            const u32 order = static_cast<u32>(published);
             if (order == Nucleus::DONE || order == Nucleus::SELECT) return order == Nucleus::DONE;
-            if (threadIdx.x == 0) lead.answered.expect(sizeof(Nucleus::Message));
+            if (threadIdx.x == 0) select_memory.answered.expect(sizeof(Nucleus::Message));
             if (order == Nucleus::AGAIN) {
                 cut = {static_cast<u32>(message[0] >> 32), static_cast<u32>(message[0])};
                 draw_noise();
-                race.send_early(blocks, lead.arrivals, team.piece());
+                race.send_early(blocks, select_memory.arrivals, team.piece());
             } else {
-                const Scale scale = {exact::value_of_key(static_cast<u32>(told >> 32)), options.inverse};
+                const Scale scale = {exact::value_of_key(static_cast<u32>(published >> 32)), options.inverse};
                 put_sums(Nucleus::sums_of_block(shared, team, row, scale));
             }
         }
     }
 
     if (threadIdx.x == 0) {
-        if (blocks.size > 1) race.expect(lead.arrivals, blocks.size);
+        if (blocks.size > 1) race.expect(select_memory.arrivals, blocks.size);
         lists.begin();
     }
-    tally();
-    if (blocks.size > 1) lead.arrivals.wait(0);
-    await_tallies();
+    histogram();
+    if (blocks.size > 1) select_memory.arrivals.wait(0);
+    await_histograms();
     __syncthreads();
     Race::Front front = race.front(options.inverse, team.pieces());
     const u32 largest_key = front.largest_key;
     const Scale scale = {exact::value_of_key(largest_key), options.inverse};
     u32 order = Nucleus::SELECT;
     u32 phase = 1;
-    // An infinite largest logit leaves no weight to any smaller logit.
-    const bool led = largest_key > LOWEST_KEY && exact::finite(scale.largest);
+    // If the largest logit is infinite, all other weights are 0.
+    const bool leader_decides = largest_key > LOWEST_KEY && exact::finite(scale.largest);
     const bool all = options.top_p == 1ull << 32;
     Bracket bracket = Bracket::unknown();
-    if (tallied && led) {
-        bracket = Tally::find(bins, shared.tally, team, scale.largest, octaves, options.top_p);
+    if (has_histogram && leader_decides) {
+        bracket = WeightHistogram::find(bins, shared.histogram, team, scale.largest, octaves, options.top_p);
         if (bracket.least > negative_infinity()) cut = {exact::sort_key(bracket.least), NONE};
     }
 #pragma unroll 1
-    for (u32 attempt = 0; led; ++attempt) {
+    for (u32 attempt = 0; leader_decides; ++attempt) {
         const float least = cut.all() ? negative_infinity() : exact::value_of_key(cut.key);
-        const Racers<LogitRow<T>, KeepsCut> racers(draw, row, scale, options.floor, least, KeepsCut{cut});
+        const Racers<LogitRow<T>, CutFilter> racers(draw, row, scale, options.floor, least, CutFilter{cut});
         if (all || (attempt == 0 && bracket.known)) {
             const u32 token = static_cast<u32>(race.winner(racers, team.pieces(), front.early));
             if (all || (token < p.vocab && bracket.keeps(row.entry(token), octaves))) {
                 order = Nucleus::DONE;
-                // Where the logits change during the call, there may be none.
+                // If logits change during the call, no token may win.
                 if (threadIdx.x == 0) write_token(p, index, 0, token < p.vocab ? token : 0, 0.0f);
                 break;
             }
-            // All have read the lists.
+            // All threads have read the lists.
             __syncthreads();
             if (threadIdx.x == 0) lists.begin();
             __syncthreads();
         }
-        const u32 count = race.first_few(racers, team.pieces(), front.early);
+        const u32 count = race.first_finishers(racers, team.pieces(), front.early);
         if (count == 0 || attempt == Nucleus::ATTEMPTS) break;
         if (threadIdx.x < Nucleus::TOKENS) {
-            // Where fewer than four tokens finish, the first stands in the places that are left.
+            // If fewer than four tokens finish, the first token fills the remaining places.
             const u32 token = static_cast<u32>(lists.first[threadIdx.x < count ? threadIdx.x : 0]);
             message[threadIdx.x] = static_cast<u64>(__float_as_uint(row.entry(token))) << 32 | token;
         }
         if (threadIdx.x == 0) {
             shared.message.order = static_cast<u64>(largest_key) << 32 | Nucleus::ADD;
-            if (blocks.size > 1) lead.arrivals.expect((blocks.size - 1) * sizeof(Nucleus::Sums));
+            if (blocks.size > 1) select_memory.arrivals.expect((blocks.size - 1) * sizeof(Nucleus::Sums));
             lists.begin();
         }
         __syncthreads();
-        tell_all(blocks, message, WORDS, lead.answered, team);
+        broadcast(blocks, message, WORDS, select_memory.answered, team);
         const Nucleus::Sums own = Nucleus::sums_of_block(shared, team, row, scale);
         if (threadIdx.x == 0) shared.of_blocks[0] = own;
-        if (blocks.size > 1) lead.arrivals.wait(phase & 1);
+        if (blocks.size > 1) select_memory.arrivals.wait(phase & 1);
         phase += 1;
         __syncthreads();
         const Nucleus::Sums sums = Nucleus::total(shared.of_blocks, blocks.size, team.lane);
-        // What top-p leaves out.
+        // The weight that top-p leaves out.
         const float out = static_cast<float>((1ull << 32) - options.top_p) * (1.0f / 4294967296.0f) *
                           sums.of[Nucleus::TOKENS];
         u32 chosen = NONE;
@@ -299,19 +308,19 @@ __device__ __noinline__ bool sample_nucleus(const Params<T>& p, u32 index, Team 
             if (i >= count || chosen != NONE || unclear) continue;
             const float rest = sums.of[i] - out;
             const float error = (sums.of[i] + out) * Nucleus::ERROR + 1.0f / 1048576.0f;
-            const u64 told = message[i];
-            const u32 token = static_cast<u32>(told);
+            const u64 published = message[i];
+            const u32 token = static_cast<u32>(published);
             if (rest > error) {
                 chosen = token;
             } else if (rest >= -error) {
                 unclear = true;
             } else {
-                const u32 key = exact::sort_key(__uint_as_float(static_cast<u32>(told >> 32)));
-                // What is before the token in the order.
+                const u32 key = exact::sort_key(__uint_as_float(static_cast<u32>(published >> 32)));
+                // The cut that keeps only what comes before the token in the order.
                 if (key > next.key || (key == next.key && token < next.end)) next = {key, token};
             }
         }
-        // All have read the sums.
+        // All threads have read the sums.
         __syncthreads();
         if (unclear) break;
         if (chosen != NONE) {
@@ -323,12 +332,12 @@ __device__ __noinline__ bool sample_nucleus(const Params<T>& p, u32 index, Team 
         if (threadIdx.x == 0) {
             message[0] = static_cast<u64>(cut.key) << 32 | cut.end;
             shared.message.order = Nucleus::AGAIN;
-            if (blocks.size > 1) lead.arrivals.expect((blocks.size - 1) * SELECT_WARPS * 8);
+            if (blocks.size > 1) select_memory.arrivals.expect((blocks.size - 1) * SELECT_WARPS * 8);
         }
         __syncthreads();
-        tell_all(blocks, message, WORDS, lead.answered, team);
+        broadcast(blocks, message, WORDS, select_memory.answered, team);
         draw_noise();
-        if (blocks.size > 1) lead.arrivals.wait(phase & 1);
+        if (blocks.size > 1) select_memory.arrivals.wait(phase & 1);
         phase += 1;
         __syncthreads();
         front = race.front(options.inverse, team.pieces());
@@ -338,6 +347,6 @@ __device__ __noinline__ bool sample_nucleus(const Params<T>& p, u32 index, Team 
         if (order == Nucleus::DONE) raise_of(p, index, options.bits);
     }
     __syncthreads();
-    tell_all(blocks, message, WORDS, lead.answered, team);
+    broadcast(blocks, message, WORDS, select_memory.answered, team);
     return order == Nucleus::DONE;
 }

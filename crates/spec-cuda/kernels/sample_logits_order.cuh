@@ -1,14 +1,15 @@
-// The order of a row's tokens, by logit descending, the lower index first among equals: the first tokens of
-// the order, and how many logits are at least as large as some tokens'. One block finds them alone, once it
-// has the largest logit of each group of neighbouring tokens.
+// Finds the first tokens of a row in the order of logits, descending, the lower index first among
+// equal logits; and counts the logits that are at least as large as given thresholds. One block
+// does this alone, once it has the largest logit of each group of neighbouring tokens.
 //
-//     bound      As many groups as tokens are wanted have a logit that reaches the bound, so that the tokens
-//                that are wanted do too.
-//     groups     The block lists the groups whose largest logit reaches the bound, and reads their logits.
-//     tokens     It lists the tokens that reach the bound: a few more than are wanted, most often.
-//     narrow     Where the list has too little room, because many logits are alike, the block counts tokens
-//                by histograms until it has a cut that fewer tokens reach.
-//     sorted     A thread for each listed token counts the tokens that come before.
+//     bound      A bound that at least `wanted` groups reach with their largest logit, so that all
+//                wanted tokens reach it.
+//     groups     The block lists the groups whose largest logit reaches the bound, and reads their
+//                logits.
+//     tokens     It lists the tokens that reach the bound: most often a few more than are wanted.
+//     narrow     If the list overflows, because many logits are equal, the block counts tokens by
+//                histograms until it has a cut that fewer tokens reach.
+//     sorted     A thread for each listed token counts the listed tokens that come before it.
 //
 // NaN counts as negative infinity.
 #pragma once
@@ -17,24 +18,26 @@
 #include "select.cuh"
 
 struct RowOrder {
-    // The most groups that a row can have here, and the most tokens that `first` can be asked for.
+    // The largest number of groups of a row, and the largest number of tokens that `first` can
+    // find.
     static constexpr u32 MAX_GROUPS = 4096;
     static constexpr u32 MAX_WANTED = 256;
-    // The most groups and the most tokens that the lists have room for.
+    // The largest numbers of groups and of tokens that are listed.
     static constexpr u32 GROUPS_LISTED = 1024;
     static constexpr u32 TOKENS_LISTED = 1024;
     // The bins of a histogram.
     static constexpr u32 BIN_BITS = 11;
     static constexpr u32 BINS = 1u << BIN_BITS;
-    // Groups that a warp reads at once.
+    // Groups that a warp loads before it uses any.
     static constexpr u32 AT_ONCE = 4;
-    // Beyond every row, and so is the token that another lane reads of the same group.
+    // An index beyond every row, as is NO_TOKEN + WARP, which another lane would read of the same
+    // group.
     static constexpr u32 NO_TOKEN = 1u << 31;
 
-    // What the warps of the block share.
+    // Shared memory of the block.
     struct Shared {
         union {
-            // See `listed_entry`.
+            // Tokens in the order of `listed_entry`.
             u64 list[TOKENS_LISTED];
             u32 bins[BINS];
         };
@@ -44,8 +47,8 @@ struct RowOrder {
         u32 lowest_of_warps[SELECT_WARPS];
         u32 group_count;
         u32 token_count;
-        // Of a histogram: the bin with the last token that is wanted, how many entries are in the bin, and
-        // in bins above.
+        // The result of a histogram: the bin with the last wanted token, the number of entries in
+        // that bin, and the number of entries in the bins above.
         u32 bin;
         u32 inside;
         u32 above;
@@ -59,14 +62,13 @@ struct RowOrder {
     u32 merged;
     u32 lane;
     u32 warp;
-    // The largest key of the groups that this thread looks at; 0 without groups.
+    // The largest key of this thread's groups; 0 if it has no groups.
     u32 own;
-    // The keys of the row's largest logit, and of the least logit that is the largest of all groups of some
-    // thread.
+    // The key of the row's largest logit, and the smallest of the threads' `own` keys.
     u32 largest;
     u32 lowest;
 
-    // By the whole block, which has a barrier in it.
+    // By the whole block. Contains a barrier.
     INLINE RowOrder(Shared& of_block, const float* of_groups, u32 vocab, u32 merges)
         : shared(of_block), tops(of_groups), groups(groups_of(vocab, merges)), merged(merges), lane(lane_id()),
           warp(threadIdx.x / WARP) {
@@ -91,9 +93,9 @@ struct RowOrder {
 
     INLINE static u32 groups_of(u32 vocab, u32 merged) { return ((vocab - 1) >> merged) / GROUP + 1; }
 
-    // Leaves the first `wanted` tokens of the order in shared.sorted, as `listed_entry` has them. Returns how
-    // many there are: fewer than wanted only where logits change meanwhile. At most once; `wanted` is at most
-    // MAX_WANTED, and at most the tokens of the row.
+    // Stores the first `wanted` tokens of the order in shared.sorted, as `listed_entry`. Returns
+    // their number, which is less than `wanted` only if logits change during the call. May be
+    // called once; `wanted` is at most MAX_WANTED, and at most the number of tokens of the row.
     template <typename Row>
     INLINE u32 first(const Row& row, u32 wanted) const {
         const u32 bound = reached_by(wanted);
@@ -102,7 +104,7 @@ struct RowOrder {
         u64 cut = static_cast<u64>(bound) << 32;
 #pragma unroll 1
         for (bool narrowed = false;; narrowed = true) {
-            // Each group has a token that reaches the bound.
+            // Each listed group has a token that reaches the bound.
             const bool fits = narrowed || shared.group_count <= GROUPS_LISTED;
             if (fits) list_tokens(row, least, cut);
             __syncthreads();
@@ -116,8 +118,9 @@ struct RowOrder {
         return min(count, wanted);
     }
 
-    // For each of `count` thresholds, how many logits are at least as large; none where a threshold is NaN.
-    // The arrays are shared memory. By the whole block, which has written the thresholds before a barrier.
+    // For each of `count` thresholds in shared memory, counts the logits that are at least as
+    // large; 0 if the threshold is NaN. By the whole block; the thresholds must be written before a
+    // barrier.
     template <typename Row>
     INLINE void count_reaching(const Row& row, const float* thresholds, u32* counts, u32 count) const {
         float least = infinity();
@@ -143,12 +146,12 @@ struct RowOrder {
     }
 
 private:
-    // A key that the largest logits of at least `wanted` groups reach, which is the largest such key or a
+    // A key that the largest logits of at least `wanted` groups reach: the largest such key or a
     // little less.
     INLINE u32 reached_by(u32 wanted) const {
         if (groups < wanted) return LOWEST_KEY;
         if (wanted == 1) return largest;
-        // Each step leaves half of the range; more steps find little.
+        // Each step halves the range; more steps improve little.
         constexpr u32 STEPS = 10;
         u32 low = lowest;
         u32 high = largest;
@@ -164,8 +167,8 @@ private:
         return low;
     }
 
-    // Lists the groups whose largest logit is at least `least`. All warps have seen a barrier since the list
-    // was emptied.
+    // Lists the groups whose largest logit is at least `least`. A barrier must have followed the
+    // clearing of the list.
     INLINE void list_groups(float least) const {
 #pragma unroll 1
         for (u32 group = threadIdx.x; group < groups; group += SELECT_THREADS) {
@@ -176,8 +179,9 @@ private:
         __syncthreads();
     }
 
-    // Of the groups whose largest logit is at least `least`, AT_ONCE at a time: visit(entries, tokens), where a
-    // lane has the entries of each token and of the token WARP further. By whole warps.
+    // Reads the groups whose largest logit is at least `least`, AT_ONCE at a time, and calls
+    // visit(entries, tokens): a lane has the entries of each token and of the token WARP further.
+    // By whole warps.
     template <typename Row, typename Visit>
     INLINE void each(const Row& row, float least, Visit&& visit) const {
         const bool listed = shared.group_count <= GROUPS_LISTED;
@@ -202,7 +206,7 @@ private:
         }
     }
 
-    // Lists the tokens whose entry reaches `cut`, which is not below that of `least`.
+    // Lists the tokens whose `listed_entry` reaches `cut`, which is not below `least`.
     template <typename Row>
     INLINE void list_tokens(const Row& row, float least, u64 cut) const {
         each(row, least, [&](const float(&entries)[2 * AT_ONCE], const u32(&tokens)[AT_ONCE]) {
@@ -217,9 +221,10 @@ private:
         });
     }
 
-    // The first `wanted` of `count` listed tokens, in order.
+    // Sorts the first `wanted` of `count` listed tokens.
     INLINE void sort(u32 count, u32 wanted) const {
-        // Neighbouring lanes compare a token with a part of the others each.
+        // `lanes` neighbouring lanes rank a token together; each compares it with a part of the
+        // list.
         u32 lanes = 1;
         while (lanes < 8 && count * lanes * 2 <= SELECT_THREADS) lanes *= 2;
 #pragma unroll 1
@@ -231,12 +236,12 @@ private:
         }
     }
 
-    // An entry that at least `wanted` tokens reach, and few more: no more than the list has room for. The list
-    // is empty again. `bound` is a key that at least `wanted` tokens reach.
+    // A `listed_entry` that at least `wanted` tokens reach, but no more than the list has room for.
+    // Empties the list. `bound` is a key that at least `wanted` tokens reach.
     template <typename Row>
     static __device__ __noinline__ u64 narrow(const RowOrder order, const Row row, u32 wanted, u32 bound) {
         Shared& shared = order.shared;
-        // The cut is between these entries; `left` of the tokens between them are wanted.
+        // The cut is between `low` and `high`, and `left` of the tokens between them are wanted.
         u64 low = static_cast<u64>(bound) << 32 | (NONE - (row.vocab - 1));
         u64 high = static_cast<u64>(order.largest) << 32 | NONE;
         u32 left = wanted;
@@ -248,7 +253,7 @@ private:
             low += static_cast<u64>(shared.bin) << shift;
             high = shift == 32 ? low | NONE : min(high, low + (1ull << shift) - 1);
             left -= min(left, shared.above);
-            // All threads have read which bin `find_bin` found.
+            // All threads have read the result of `find_bin`.
             __syncthreads();
             if (wanted - left + shared.inside <= TOKENS_LISTED) break;
         }
@@ -257,14 +262,15 @@ private:
         return low;
     }
 
-    // How far entries of a range of so many bits are shifted to be the numbers of bins. A bin does not have a
-    // part of the tokens of one key and tokens of another: most bits of the indices are the same everywhere.
+    // The shift that turns entries of a range of `bits` bits into bin numbers. A bin never contains
+    // some of the tokens of one key together with tokens of another key: most bits of all indices
+    // are equal.
     INLINE static u32 shift_of(u32 bits) {
         const u32 least = bits > 32 ? 32 : 0;
         return bits > least + BIN_BITS ? bits - BIN_BITS : least;
     }
 
-    // Counts the tokens whose entries are low ..= high, by bins.
+    // Counts the tokens whose entries are low ..= high in bins.
     template <typename Row>
     INLINE void count_bins(const Row& row, float least, u64 low, u64 high, u32 shift) const {
         for (u32 i = threadIdx.x; i < BINS; i += SELECT_THREADS) shared.bins[i] = 0;
@@ -291,7 +297,8 @@ private:
         __syncthreads();
     }
 
-    // Counts an entry of each lane that is `inside`. Many lanes have the same bin, most often: one adds for them.
+    // Counts an entry for each lane that is `inside`. Most often many lanes have the same bin: one
+    // lane adds for all of them.
     INLINE void count_bin(u32 bin, bool inside) const {
 #pragma unroll 1
         for (u32 turn = 0; turn < 2; ++turn) {
@@ -307,17 +314,17 @@ private:
         if (inside) atomicAdd(&shared.bins[bin], 1u);
     }
 
-    // Finds the bin with the `left`-th largest entry.
+    // Finds the bin that contains the `left`-th largest entry.
     INLINE void find_bin(u32 left) const {
         constexpr u32 EACH = BINS / SELECT_THREADS;
-        // From the last bin down.
+        // In descending order of bins.
         const u32 last = BINS - 1 - EACH * threadIdx.x;
         u32 sum = 0;
 #pragma unroll
         for (u32 j = 0; j < EACH; ++j) sum += shared.bins[last - j];
         const u32 through = warp_inclusive_sum(sum, lane);
         if (lane == WARP - 1) shared.of_warps[warp] = through;
-        // Where logits change meanwhile, there may be none.
+        // If logits change during the call, no bin may be found; this is the default.
         if (threadIdx.x == 0) shared.inside = shared.bins[0];
         __syncthreads();
         const SumsOfWarps<u32> sums(shared.of_warps, SELECT_WARPS, lane);

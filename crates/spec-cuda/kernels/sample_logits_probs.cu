@@ -1,42 +1,46 @@
-// sample_logits where every row draws one token from all tokens, but for what min-p drops, or takes the
-// likeliest, and where the distribution that the token was drawn from is asked for. Logits are f32; rows of
-// 16 bits go to sample_logits.cu.
+// sample_logits for batches in which every row draws one token from all tokens except those that
+// min-p drops, or takes the most likely token, and in which the distribution that the token was
+// drawn from is wanted. Logits are f32; rows of 16 bits go to sample_logits.cu.
 //
-// A block or a cluster of blocks owns a row, and each warp has a share of it:
+// A block or a cluster of blocks owns a row, and each warp reads a range of its groups of 64
+// tokens:
 //
-//     survey     Each warp reads its share once, as in sample_logits_plain.cu: the largest logit of each group
-//                of 64 tokens and the noise of the groups go to the leading block. As many logits as there
-//                is room for stay in shared memory.
-//     largest    Each warp tells all blocks the largest logit of its share: weights are relative to the row's.
-//     weights    Each warp adds up the exact weights of its share. Weights take the place of their logits in
-//                shared memory; logits that had no room are read again, and their weights stored where their
-//                probabilities belong.
-//     sum        Each warp tells all blocks its sum.
-//     race       The leading block finds the token (race_lead.cuh). Its warps have smaller shares, so that it
-//                does so while the other blocks still add up and write.
-//     shares     Each warp multiplies its weights by one factor, and writes them.
+//     survey     Each warp reads its range once, as in sample_logits_plain.cu: the largest logit of
+//                each group and the noise of the groups go to the leading block. As many logits as
+//                there is room for stay in shared memory.
+//     largest    Each warp publishes the largest logit of its range: weights are relative to the
+//                row's largest logit.
+//     weights    Each warp adds up the exact weights of its range. Weights replace their logits in
+//                shared memory; logits that had no room are read again, and their weights stored
+//                where their probabilities belong.
+//     sum        Each warp publishes its sum.
+//     race       The leading block finds the token (race_leader_block.cuh). Its warps have smaller
+//                ranges, so that it does so while the other blocks still add up and write.
+//     write      Each warp multiplies its weights by one factor, and writes the probabilities.
 //
-// Bytes: the logits and the probabilities once, 32 * 8 * 128256 = 32.8 MB at 32 rows: 7.9 us at 4.15 TB/s. A
-// weight takes 27 instructions, of which 22 are the exact exponential: 33 million weights, of 256 rows, 32 us.
+// Bytes: the logits and the probabilities once, 32 * 8 * 128256 = 32.8 MB at 32 rows: 7.9 us at
+// 4.15 TB/s. A weight takes 27 instructions, of which 22 are the exact exponential: 33 million
+// weights, of 256 rows, take 32 us.
 #include "sample_logits_plain.cuh"
 #include "sample_logits_row.cuh"
 
-// Neighbouring tokens that a lane weighs together, and how many of such quads it has on their way.
+// Tokens in a quad, which a lane weighs together, and quads of a lane that are in flight.
 constexpr u32 QUAD = 4;
 constexpr u32 QUADS = 4;
 // Tokens that a warp weighs in a step.
 constexpr u32 STEP = QUADS * QUAD * WARP;
-// Quads of groups, of 256 tokens each, that a block reads, weighs and writes in the time of a race.
+// Quads of groups (256 tokens each) that a block reads, weighs and writes in the time of a race.
 constexpr u32 RACE = 64;
 
-// With eight reads of a lane on their way.
+// A lane has eight loads in flight.
 using PlainRow = LogitGroups<float, false, 8>;
 
-// A lane's sum of weights in units of 2^-40. A lane has 512 weights at most, of 20 bits and 20 bits each.
+// The sum of a lane's weights in units of 2^-40. A lane has at most 512 weights, each split into 20
+// high bits and 20 low bits.
 struct Units {
     u32 high = 0;
     u32 low = 0;
-    // What stands above the bits of all weights that were added.
+    // The sum of the constant upper bits (SPLIT_BITS) of all weights that were added.
     u32 above = 0;
 
     INLINE void add(float weight) {
@@ -48,12 +52,12 @@ struct Units {
     INLINE u64 all() const { return (static_cast<u64>(high - above) << 20) + (low - above); }
 };
 
-// The weights of a warp's share of a row.
+// The weights of a warp's range of a row.
 struct Weights {
-    // Tokens of which a warp has one quad a lane.
+    // Tokens in one quad for each lane of a warp.
     static constexpr u32 LANES_QUADS = QUAD * WARP;
 
-    // What a lane has read of a step of the warp.
+    // The quads of a lane in one step of the warp.
     struct Lane {
         float4 quads[QUADS];
     };
@@ -62,8 +66,8 @@ struct Weights {
     float* probs;
     // The largest logit of each group of the row.
     const float* tops;
-    // Shared memory for the tokens before `kept_end`: for their logits, and then for their weights. Each lane has
-    // the quads there that it reads of the row.
+    // Shared memory for the tokens before `kept_end`: first their logits, then their weights. Each
+    // lane stores the quads here that it reads of the row.
     float4* kept;
     u32 lane;
     // The warp's tokens; those before `whole` are read and written four at a time.
@@ -76,35 +80,35 @@ struct Weights {
     float least;
     float heavy;
 
-    // `room` is shared memory for each warp, in bytes.
-    INLINE Weights(const float* logits, float* to, const float* of_groups, const Share& share, u32 vocab,
+    // `room` is the shared memory of each warp, in bytes.
+    INLINE Weights(const float* logits, float* to, const float* of_groups, const WarpRange& range, u32 vocab,
                    float4* of_warps, u32 room)
         : row(logits), probs(to), tops(of_groups), kept(of_warps + threadIdx.x / WARP * (room / sizeof(float4))),
-          lane(lane_id()), begin(share.begin * GROUP), end(min(share.end * GROUP, vocab)) {
+          lane(lane_id()), begin(range.begin * GROUP), end(min(range.end * GROUP, vocab)) {
         const bool aligned = reinterpret_cast<u64>(row) % 16 == 0 && reinterpret_cast<u64>(probs) % 16 == 0;
         whole = aligned ? max(begin, end / GROUP * GROUP) : begin;
         const u32 fit = room / sizeof(float);
         kept_end = min(whole, begin + fit / LANES_QUADS * LANES_QUADS);
     }
 
-    // Where a lane has the i-th of its quads in the step of tokens first and on.
+    // The first token of the lane's i-th quad in the step that begins with token `first`.
     INLINE u32 place(u32 first, u32 i) const { return first + (i * WARP + lane) * QUAD; }
 
     INLINE float4& slot(u32 at) const { return kept[(at - begin) / QUAD]; }
 
-    // Reads a quad, for the last time; past the end, the last quad.
+    // Reads a quad for the last time (evict first); past the end, the last quad.
     INLINE void read(float4& quad, u32 at) const {
         quad = __ldcs(reinterpret_cast<const float4*>(row + min(at, whole - QUAD)));
     }
 
-    // Begins to read the step of tokens first and on.
+    // Issues the loads of the step that begins with token `first`.
     INLINE void read_step(Lane& own, u32 first) const {
         if (first >= whole) return;
 #pragma unroll
         for (u32 i = 0; i < QUADS; ++i) read(own.quads[i], place(first, i));
     }
 
-    // What the row's largest logit and the request say of weights.
+    // Sets what weights depend on: the row's largest logit and the request's options.
     INLINE void weigh_by(const Scale& by, u64 floor) {
         scale = by;
         least = least_weight(floor);
@@ -112,19 +116,19 @@ struct Weights {
         if (!exact::finite(scale.largest)) whole = kept_end = begin;
     }
 
-    // A weight, where the largest logit is finite; 0 for a weight that does not count.
+    // The weight of a logit, if the largest logit is finite; 0 if the weight does not count.
     INLINE float weight(float x) const {
         const float w = exp_of_units(scale.below(x));
         return w >= least ? w : 0.0f;
     }
 
-    // The same, whatever the largest logit is.
+    // The weight of a token, also if the largest logit is infinite.
     INLINE float any_weight(u32 token) const {
         const float x = __ldg(row + token);
         return x == scale.largest ? 1.0f : weight(x);
     }
 
-    // Whether no logit of a step weighs enough to count.
+    // True if no logit of a step has a weight that counts.
     INLINE bool is_light(u32 first) const {
         const u32 group = first / GROUP + lane;
         const bool has = lane < STEP / GROUP && group * GROUP < end;
@@ -135,8 +139,9 @@ struct Weights {
         return make_float4(weight(logits.x), weight(logits.y), weight(logits.z), weight(logits.w));
     }
 
-    // visit(index of the first, weights) for the lane's quads that are not kept, of which `read_step` has begun to
-    // read the first; zero(index of the first) where no weight of the whole step counts.
+    // Calls visit(index of the first token, weights) for each of the lane's quads that are not kept
+    // in shared memory. The loads of the first step must have been issued with `read_step`. If no
+    // weight of a step counts, calls zero(index of the first token) instead.
     template <typename Visit, typename Zero>
     INLINE void each_unkept(Lane& own, Visit&& visit, Zero&& zero) const {
 #pragma unroll 1
@@ -155,8 +160,8 @@ struct Weights {
         }
     }
 
-    // visit(index of the first, what is kept of the quad) for the lane's quads that are kept; zero(index of the
-    // first) where no weight of the whole step counts.
+    // Calls visit(index of the first token, kept quad) for each of the lane's quads in shared
+    // memory. If no weight of a step counts, calls zero(index of the first token) instead.
     template <typename Visit, typename Zero>
     INLINE void each_kept(Visit&& visit, Zero&& zero) const {
 #pragma unroll 1
@@ -175,7 +180,8 @@ struct Weights {
         }
     }
 
-    // The warp's sum in units of 2^-40. `own` has begun to read the step from `kept_end` on.
+    // The sum of the warp's weights in units of 2^-40. `own` has the loads of the step from
+    // `kept_end` on.
     INLINE u64 sum(Lane& own) const {
         Units units;
         const auto add = [&](const float4& w) {
@@ -204,14 +210,14 @@ struct Weights {
         return warp_sum(units.all());
     }
 
-    // Probabilities are not read again soon: logits stay in L2.
+    // Streaming stores: probabilities are not read again soon, so that logits stay in L2.
     INLINE void store(u32 at, const float4& w, float factor) const {
         __stcs(reinterpret_cast<float4*>(probs + at),
                make_float4(exact::mul(w.x, factor), exact::mul(w.y, factor), exact::mul(w.z, factor),
                            exact::mul(w.w, factor)));
     }
 
-    // Writes the probabilities. Each lane has itself stored the weights that it reads.
+    // Writes the probabilities. Each lane reads only weights that it has stored itself.
     INLINE void write(float factor) const {
         const auto visit = [&](u32 at, const float4& w) { store(at, w, factor); };
         const auto zero = [&](u32 at) { store(at, make_float4(0.0f, 0.0f, 0.0f, 0.0f), 0.0f); };
@@ -242,8 +248,9 @@ struct Weights {
     }
 };
 
-// What the survey picks for the noise (picks.cuh), and keeps of the logits for `Weights`.
-struct Keeping {
+// Receives what `survey` reads: picks entries for the noise (picks.cuh), and keeps logits for
+// `Weights`.
+struct PicksAndLogits {
     const Picks<PlainRow>& picks;
     const Weights& weights;
 
@@ -253,7 +260,7 @@ struct Keeping {
         // The first of the groups that the warp has read.
         u32 group;
 
-        // `i` counts the quads of the warp's lanes, one of each lane.
+        // `i` counts the quads that the warp's lanes read, one quad a lane.
         template <typename Pack>
         INLINE void operator()(u32 i, Pack&& pack) const {
             wanted(i, pack);
@@ -265,10 +272,11 @@ struct Keeping {
     INLINE Wanted operator()(u32 group) const { return {picks(group), weights, group}; }
 };
 
-// The groups of the warp `piece` of a cluster: those of the leading block are fewer by what a race costs.
-INLINE Share share_of(u32 vocab, u32 piece, u32 blocks) {
-    Share share(vocab, piece, SELECT_WARPS);
-    if (blocks == 1) return share;
+// The range of groups of warp `piece` of a cluster. The warps of the leading block have smaller
+// ranges, because that block also ends the race.
+INLINE WarpRange warp_range_of(u32 vocab, u32 piece, u32 blocks) {
+    WarpRange range(vocab, piece, SELECT_WARPS);
+    if (blocks == 1) return range;
     const u32 groups = (vocab + GROUP - 1) / GROUP;
     const u32 quads = (groups + 3) / 4;
     const u32 each = (quads + RACE) / blocks;
@@ -279,16 +287,17 @@ INLINE Share share_of(u32 vocab, u32 piece, u32 blocks) {
                            (quads - leading) * others / ((blocks - 1) * SELECT_WARPS);
         return min(before * 4, groups);
     };
-    share.begin = start(piece);
-    share.end = start(piece + 1);
-    return share;
+    range.begin = start(piece);
+    range.end = start(piece + 1);
+    return range;
 }
 
-// In the leading block: waits until what `RaceLead::send` of all other blocks brings has come. By the whole block.
-INLINE void await_race(const RaceLead& lead, const Senders& blocks, Arrivals& arrivals, u32 vocab) {
+// In the leading block: waits until everything has arrived that the other blocks send with
+// `LeaderRace::send`. By the whole block.
+INLINE void await_race(const LeaderRace& leader, const Senders& blocks, Arrivals& arrivals, u32 vocab) {
     if (blocks.size > 1) {
         if (threadIdx.x == 0) {
-            const u32 sent = (lead.groups + 3) / 4 - share_of(vocab, SELECT_WARPS, blocks.size).begin / 4;
+            const u32 sent = (leader.groups + 3) / 4 - warp_range_of(vocab, SELECT_WARPS, blocks.size).begin / 4;
             arrivals.expect(sent * 24 + (blocks.size - 1) * SELECT_WARPS * 8);
         }
         arrivals.wait(0);
@@ -296,21 +305,21 @@ INLINE void await_race(const RaceLead& lead, const Senders& blocks, Arrivals& ar
     __syncthreads();
 }
 
-// Writes the probabilities of a row that takes its likeliest token, or of a row without any likely one, which
-// takes the first; and returns the token. By all blocks.
-INLINE u32 share_certain(Team& team, const PlainRow& row, const Weights& weights, const Share& share, u32 largest_key) {
+// Writes the probabilities of a row at temperature 0, and returns the row's most likely token; the
+// first token if no logit is above negative infinity. By all blocks.
+INLINE u32 write_certain_probs(Team& team, const PlainRow& row, const Weights& weights, const WarpRange& range, u32 largest_key) {
     u32 token = 0;
     if (largest_key > LOWEST_KEY) {
         const float largest = exact::value_of_key(largest_key);
         __syncwarp();
-        team.pass(first_equal(row, weights.tops + share.begin, share.begin, share.end, weights.lane, largest));
-        token = static_cast<u32>(least_told(team));
+        team.publish_relaxed(first_equal(row, weights.tops + range.begin, range.begin, range.end, weights.lane, largest));
+        token = static_cast<u32>(reduce_min(team));
     }
     write_one_hot(weights.probs, weights.begin, weights.end, weights.lane, token);
     return token;
 }
 
-// Bytes of dynamic shared memory of this block.
+// The size of this block's dynamic shared memory in bytes.
 INLINE u32 dynamic_shared() {
     u32 bytes;
     asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
@@ -318,82 +327,83 @@ INLINE u32 dynamic_shared() {
 }
 
 INLINE void sample_probs(const Params<float>& p) {
-    // The largest logit of each group, and where the block that leads gets those of the others; then room for
-    // logits and weights. What has no array of a fixed size leaves room for more of them.
+    // The largest logit of each group, where the leading block also receives those of other blocks,
+    // followed by room for logits and weights. Not an array of fixed size: the rest of the memory
+    // is for logits.
     extern __shared__ float4 memory[];
     float* const tops = reinterpret_cast<float*>(memory);
     const u32 quads_of_tops = (p.vocab + 4 * GROUP - 1) / (4 * GROUP);
-    __shared__ RaceLead::Shared shared;
+    __shared__ LeaderRace::Shared shared;
     __shared__ Arrivals arrivals;
-    __shared__ Team::Shared told;
-    // A copy for each warp, which draws noise before all warps of the block meet.
+    __shared__ Team::Shared exchange;
+    // A copy for each warp, because warps draw noise before the first barrier of the block.
     __shared__ Request requests[SELECT_WARPS];
     __shared__ PicksOfWarp picks_of[SELECT_WARPS];
-    Team team(told);
+    Team team(exchange);
     const Senders& blocks = team.blocks;
     const u32 index = blockIdx.x / blocks.size;
     if (is_padding(p.of_rows, index)) return write_padding(p, index, blocks);
-    const RaceLead lead(shared, tops, p.vocab);
-    Request& request = requests[lead.warp];
-    if (lead.lane == 0) request.fetch_plain(p, index);
-    // While the first logits are on their way.
+    const LeaderRace leader(shared, tops, p.vocab);
+    Request& request = requests[leader.warp];
+    if (leader.lane == 0) request.fetch_plain(p, index);
+    // While the first logits are in flight.
     const auto begin = [&] {
-        if (blocks.size > 1) RaceLead::open(blocks, arrivals);
+        if (blocks.size > 1) LeaderRace::open(blocks, arrivals);
         if (threadIdx.x == 0) shared.begin();
         Request::arrive();
         __syncwarp();
     };
     const PlainRow row = {p.logits[index], nullptr, p.vocab};
     const u32 piece = team.piece();
-    const Share share = share_of(p.vocab, piece, blocks.size);
+    const WarpRange range = warp_range_of(p.vocab, piece, blocks.size);
     const u32 room = (dynamic_shared() / sizeof(float4) - quads_of_tops) / SELECT_WARPS * sizeof(float4);
-    Weights weights(row.row, p.probs[index], tops, share, p.vocab, memory + quads_of_tops, room);
-    const KeepsAll keeps;
-    const Picks<PlainRow> picks(picks_of[lead.warp], row, share.begin, share.end);
-    RaceLead::Noise<Picks<PlainRow>, KeepsAll> noise(lead, picks, share, keeps);
+    Weights weights(row.row, p.probs[index], tops, range, p.vocab, memory + quads_of_tops, room);
+    const NoFilter filter;
+    const Picks<PlainRow> picks(picks_of[leader.warp], row, range.begin, range.end);
+    LeaderRace::Noise<Picks<PlainRow>, NoFilter> noise(leader, picks, range, filter);
     float top = negative_infinity();
     const auto visit = [&](u32 group, float its) {
         tops[group] = its;
         top = fmaxf(top, its);
     };
-    const Keeping keeping = {picks, weights};
-    survey_plain(p, index, request, lead, row, share, noise, visit, Unseen{}, keeping, begin);
+    const PicksAndLogits picks_and_logits = {picks, weights};
+    survey_plain(p, index, request, leader, row, range, noise, visit, NoVisitor{}, picks_and_logits, begin);
     const Options options(request);
     const Draw draw = request.draw(p);
     if (blocks.size > 1) blocks.wait_started();
     Weights::Lane own;
-    // While the largest logits are on their way.
-    team.pass(__reduce_max_sync(ALL_LANES, key_of(top)), [&] {
+    // While the largest logits are on their way to the other blocks.
+    team.publish_relaxed(__reduce_max_sync(ALL_LANES, key_of(top)), [&] {
         if (!options.greedy) {
             weights.read_step(own, weights.kept_end);
             noise.finish(draw, options.inverse, piece);
         }
-        if (blocks.rank != 0) lead.send(blocks, arrivals, share, piece);
+        if (blocks.rank != 0) leader.send(blocks, arrivals, range, piece);
     });
-    const u32 largest_key = team.largest_told(team.pieces());
+    const u32 largest_key = team.reduce_max(team.pieces());
     const float largest = exact::value_of_key(largest_key);
     const bool lowest = largest_key <= LOWEST_KEY;
     u32 token = 0;
     float logprob = 0.0f;
     if (lowest || options.greedy) {
-        token = share_certain(team, row, weights, share, largest_key);
-        if (blocks.rank == 0) await_race(lead, blocks, arrivals, p.vocab);
+        token = write_certain_probs(team, row, weights, range, largest_key);
+        if (blocks.rank == 0) await_race(leader, blocks, arrivals, p.vocab);
     } else {
         const Scale scale = {largest, options.inverse};
         weights.weigh_by(scale, options.floor);
-        team.pass(weights.sum(own), [&] {
+        team.publish_relaxed(weights.sum(own), [&] {
             if (blocks.rank != 0) return;
-            await_race(lead, blocks, arrivals, p.vocab);
-            const RaceLead::Front front = lead.front<false>(options.inverse, team.pieces());
-            const Racers<PlainRow, KeepsAll> racers(draw, row, scale, options.floor, negative_infinity(), KeepsAll{});
-            token = static_cast<u32>(lead.winner(racers, team.pieces(), front.early));
+            await_race(leader, blocks, arrivals, p.vocab);
+            const LeaderRace::Front front = leader.front<false>(options.inverse, team.pieces());
+            const Racers<PlainRow, NoFilter> racers(draw, row, scale, options.floor, negative_infinity(), NoFilter{});
+            token = static_cast<u32>(leader.winner(racers, team.pieces(), front.early));
         });
-        const u64 total = team.total_told();
-        weights.write(share_factor(total));
-        if (p.processed_logprobs.data != nullptr) logprob = LogShare(scale, total)(row.entry(token));
+        const u64 total = team.reduce_sum();
+        weights.write(prob_factor(total));
+        if (p.processed_logprobs.data != nullptr) logprob = LogProb(scale, total)(row.entry(token));
     }
     if (threadIdx.x != 0 || blocks.rank != 0) return;
-    // Where the logits change during the call, there may be none.
+    // If logits change during the call, no token may win.
     if (token >= p.vocab) token = 0;
     raise_of(p, index, lowest ? NON_FINITE : options.bits);
     write_token(p, index, 0, token, logprob);

@@ -1,48 +1,52 @@
-// sample_logits: what is reported of the tokens that a row drew, and of its likeliest ones, by the logits
-// as they are. Runs after the kernel that draws, and only where something is asked for that it does not
-// report itself (sample_logits_told.cu).
+// sample_logits: reports the log-probabilities and ranks of the tokens that a row drew, and the
+// row's most likely tokens, by the stored logits. Runs after the kernel that draws, and only if
+// something is wanted that the drawing kernel does not report itself
+// (sample_logits_draw_report.cu).
 //
-// A block or a cluster of blocks owns a row and reads it once: the largest logit of each group of tokens, and
-// a sum of exponentials of each warp, go to the leading block, and the other blocks end. The leading block
-// finds the likeliest tokens from few groups (sample_logits_order.cuh). All of this needs no token that was
-// drawn, so it goes on while the kernel before still draws. Then the leading block waits for that kernel.
+// A block or a cluster of blocks owns a row and reads it once: the largest logit of each group of
+// tokens, and a sum of exponentials from each warp, go to the leading block, and the other blocks
+// end. The leading block finds the most likely tokens in few groups (sample_logits_order.cuh). None
+// of this depends on the drawn tokens, so it overlaps with the kernel that draws. Then the leading
+// block waits for that kernel.
 //
 // Bytes: the logits once more, mostly from L2.
-#include "race_lead.cuh"
+#include "race_leader_block.cuh"
 #include "sample_logits_report.cuh"
 
-// What the warps of a block share.
+// Shared memory of a block.
 struct Shared {
-    // The largest logit of each group of tokens, and where the block that leads gets those of the others.
+    // The largest logit of each group of tokens; the leading block also receives those of other
+    // blocks here.
     alignas(16) float tops[RowOrder::MAX_GROUPS];
-    // A sum of exponentials for each warp of the cluster.
+    // A sum of exponentials from each warp of the cluster.
     u64 sums[MAX_PIECES];
     Arrivals arrivals;
     RowOrder::Shared order;
     Drawn drawn;
 };
 
-// The part of a row that a warp reads, in groups of GROUP << merged tokens.
+// The range of a row that a warp reads, in groups of GROUP << merged tokens.
 struct Part {
     u32 merged;
-    Share share;
+    WarpRange range;
 
     INLINE Part(u32 vocab, u32 merges, u32 piece, u32 pieces)
-        : merged(merges), share(((vocab - 1) >> merges) + 1, piece, pieces) {}
+        : merged(merges), range(((vocab - 1) >> merges) + 1, piece, pieces) {}
 
-    // How many neighbouring groups of GROUP tokens have one largest logit, as a power of two: so many that the
-    // row has no more groups than there is room for.
+    // The base-2 logarithm of the number of neighbouring groups of GROUP tokens that share one
+    // largest logit: the smallest with which the row's groups fit.
     INLINE static u32 merges(u32 vocab) {
         u32 merges = 0;
         while (RowOrder::groups_of(vocab, merges) > RowOrder::MAX_GROUPS) merges += 1;
         return merges;
     }
 
-    // Leaves the largest logit of each group in `tops`. Returns the sum of all logits' exponentials.
+    // Stores the largest logit of each group in `tops`. Returns the sum of the exponentials of all
+    // logits.
     template <typename Row>
     INLINE ExpSum survey(const Row& row, float* tops, u32 lane) const {
         if (merged > 0) {
-            for (u32 group = share.begin + lane; group < share.end; group += WARP) tops[group] = negative_infinity();
+            for (u32 group = range.begin + lane; group < range.end; group += WARP) tops[group] = negative_infinity();
             __syncwarp();
         }
         const auto visit = [&](u32 group, float its) {
@@ -53,16 +57,17 @@ struct Part {
             }
         };
         ExpSum sum;
-        const u32 end = min(share.end << merged, RowOrder::groups_of(row.vocab, 0));
-        row.survey(share.begin << merged, end, lane, visit, sum);
+        const u32 end = min(range.end << merged, RowOrder::groups_of(row.vocab, 0));
+        row.survey(range.begin << merged, end, lane, visit, sum);
         sum.fold();
         __syncwarp();
         return sum;
     }
 
 private:
-    // Raises a number in shared memory to another, by one lane of several. Bits of numbers that are not
-    // negative order as integers do, those of others the other way round.
+    // Raises a number in shared memory to at least x, where other lanes may do the same. The bits
+    // of nonnegative floats have the order of integers, the bits of negative floats the reverse
+    // order.
     INLINE static void raise_to(float* at, float x) {
         const float positive_zero = exact::add(x, 0.0f);
         const u32 bits = __float_as_uint(positive_zero);
@@ -74,13 +79,13 @@ private:
     }
 };
 
-// In every block but the first: sends what its warps have found to the first block.
-INLINE void send(const Senders& blocks, Shared& shared, const Share& share, u32 piece, u32 lane) {
-    send_tops(shared.tops, shared.arrivals, share, lane);
+// In every block but the first: sends the results of its warps to the first block.
+INLINE void send(const Senders& blocks, Shared& shared, const WarpRange& range, u32 piece, u32 lane) {
+    send_tops(shared.tops, shared.arrivals, range, lane);
     if (lane == 0) blocks.put(&shared.sums[piece], &shared.arrivals.word, 0, shared.sums[piece]);
 }
 
-// In the first block: waits for what the other blocks send.
+// In the first block: waits for the values of the other blocks.
 INLINE void await(const Senders& blocks, Shared& shared, u32 groups) {
     if (blocks.size > 1) {
         if (threadIdx.x == 0) {
@@ -108,12 +113,12 @@ INLINE void report(const Report<T>& p) {
     const Senders blocks;
     const u32 index = blockIdx.x >> (31 - __clz(blocks.size));
     if (is_padding(p.of_rows, index)) {
-        // The next kernel waits for the kernel that draws by waiting for this one.
+        // The next kernel waits for the drawing kernel by waiting for this one.
         follow();
         if (blocks.rank == 0) write_padded_report(p, index);
         return;
     }
-    if (blocks.size > 1) RaceLead::open(blocks, shared.arrivals);
+    if (blocks.size > 1) LeaderRace::open(blocks, shared.arrivals);
     const u32 lane = lane_id();
     const u32 piece = blocks.rank * SELECT_WARPS + threadIdx.x / WARP;
     const Row row = {p.logits[index], nullptr, p.vocab};
@@ -121,7 +126,7 @@ INLINE void report(const Report<T>& p) {
     const ExpSum sum = part.survey(row, shared.tops, lane);
     if (lane == 0) shared.sums[piece] = sum.bits();
     if (blocks.size > 1) blocks.wait_started();
-    if (blocks.rank != 0) return send(blocks, shared, part.share, piece, lane);
+    if (blocks.rank != 0) return send(blocks, shared, part.range, piece, lane);
 
     await(blocks, shared, RowOrder::groups_of(p.vocab, part.merged));
     const RowOrder order(shared.order, shared.tops, p.vocab, part.merged);
@@ -134,7 +139,7 @@ INLINE void report(const Report<T>& p) {
     write_report(p, index, row, order, shared.drawn, softmax, likeliest);
 }
 
-// Kernels that call `follow` themselves.
+// Kernels that call `follow` themselves, later than SPEC_KERNEL would.
 #define REPORTER(dtype, T)                                            \
     extern "C" __global__ void __launch_bounds__(SELECT_THREADS, 2)   \
         sample_logits_report_##dtype(const __grid_constant__ Report<T> params) { \

@@ -1,12 +1,12 @@
-// What is reported of the tokens that a row drew, and of its likeliest ones, by the block that has the largest
-// logit of each group of tokens.
+// Reports the tokens that a row drew, and the row's most likely tokens, by the block that has the
+// largest logit of each group of tokens.
 #pragma once
 
 #include "exp_sum.cuh"
 #include "sample_logits_order.cuh"
 
-// Of the tokens drawn: their logits, NaN where there is no token, and how many logits are as large. One more
-// threshold is infinity, where some logits are infinite.
+// The drawn tokens: their logits, NaN if there is no token, and the number of logits at least as
+// large. If some logits are infinite, infinity is one more threshold.
 struct Drawn {
     float logits[FinishList::DRAWS + 1];
     u32 reached[FinishList::DRAWS + 1];
@@ -18,12 +18,12 @@ INLINE void write_drawn(const Report<T>& p, u32 index, const Drawn& drawn, const
     const float x = drawn.logits[threadIdx.x];
     if (p.logprobs.data != nullptr) p.logprobs[index][threadIdx.x] = softmax(x);
     if (p.ranks.data == nullptr) return;
-    // Of negative infinity every logit is as large, NaN too.
+    // Every logit, even NaN, counts as at least as large as negative infinity.
     const u32 rank = x > negative_infinity() ? drawn.reached[threadIdx.x] : p.vocab;
     p.ranks[index][threadIdx.x] = x == x ? static_cast<i32>(rank) : 0;
 }
 
-// Writes what is reported of a row that is padding, by one block.
+// Writes the report of a row that is padding. By one block.
 template <typename T>
 __device__ __noinline__ void write_padded_report(const Report<T>& p, u32 row) {
     if (threadIdx.x < p.draws) {
@@ -47,8 +47,8 @@ INLINE void write_likeliest(const Report<T>& p, u32 index, const u64* sorted, u3
     }
 }
 
-// Reports what is asked for, by the whole block. Some barrier before had all see the logits of the tokens
-// drawn. Of the likeliest tokens, `likeliest` are in order.shared.sorted.
+// Writes the wanted outputs. By the whole block, after a barrier that made the logits of the drawn
+// tokens visible. The first `likeliest` elements of order.shared.sorted are the most likely tokens.
 template <typename T, typename Row>
 INLINE void write_report(const Report<T>& p, u32 index, const Row& row, const RowOrder& order, Drawn& drawn,
                          LogSoftmax softmax, u32 likeliest) {
@@ -57,7 +57,7 @@ INLINE void write_report(const Report<T>& p, u32 index, const Row& row, const Ro
     __syncthreads();
     if (p.ranks.data != nullptr || largest == infinity()) {
         order.count_reaching(row, drawn.logits, drawn.reached, p.draws + 1);
-        // The infinite ones share all of it.
+        // If some logits are infinite, they share all of the probability.
         if (largest == infinity()) softmax.logarithm = logf(static_cast<float>(drawn.reached[p.draws]));
     }
     write_drawn(p, index, drawn, softmax);

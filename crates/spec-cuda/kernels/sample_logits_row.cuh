@@ -1,4 +1,4 @@
-// Rows of sample_logits that are read more than once: as the entries that filters leave, their weights
+// Rows of sample_logits that are read more than once: entries after mask and min-p, their weights,
 // and sums of weights.
 #pragma once
 
@@ -7,23 +7,23 @@
 
 // ---- rows -----------------------------------------------------------------------
 
-// What logits become: what is not allowed, and NaN, is negative infinity.
+// Turns logits into entries: tokens that are not allowed, and NaN, become negative infinity.
 template <typename T>
 struct Masked {
     static constexpr u32 N = Pack<T>::N;
 
     const u32* mask;
     u32 vocab;
-    // An entry of less weight becomes nothing.
+    // Entries with a smaller weight become absent (NaN).
     u64 floor;
     Scale scale;
 
     INLINE bool as_is() const { return mask == nullptr && floor == 0; }
 
-    // Of a token in the row.
+    // The entry of one token of the row.
     INLINE float operator()(float value, u32 token) const {
         const bool in = mask == nullptr || (mask[token / 32] >> token % 32 & 1) != 0;
-        // The larger one is the number, where one is.
+        // fmaxf returns the number if one argument is NaN.
         const float entry = in ? fmaxf(value, negative_infinity()) : negative_infinity();
         return floor != 0 && scale.fixed(entry) < floor ? nothing() : entry;
     }
@@ -41,13 +41,13 @@ using LogitRow = EnteredRow<T, Masked<T>>;
 
 // ---- sums -----------------------------------------------------------------------
 
-struct NothingMore {
+struct NoVectorVisitor {
     template <u32 N>
     INLINE void operator()(const float (&)[N], u32) const {}
 };
 
-// The warp's sum of all weights of its piece. Where the largest is finite, also(entries,
-// index of the first) sees them too.
+// The warp's sum of the weights of its piece. If the largest logit is finite, also(entries, index
+// of the first) is called for every vector.
 template <bool MEANWHILE, typename Row, typename Also>
 INLINE u64 sum_all(const Row& row, u32 lane, const Scale& scale, Also&& also) {
     u64 total = 0;
@@ -63,7 +63,7 @@ INLINE u64 sum_all(const Row& row, u32 lane, const Scale& scale, Also&& also) {
         u32 low = 0;
 #pragma unroll
         for (u32 j = 0; j < Row::N; ++j) {
-            // Of the largest this is 0, and its weight 1.
+            // For the largest entry, the argument is 0 and the weight 1.
             const Split split(exp_of_units(scale.below(entries[j])));
             high += split.high;
             low += split.low;
@@ -75,7 +75,7 @@ INLINE u64 sum_all(const Row& row, u32 lane, const Scale& scale, Also&& also) {
     return warp_sum(total);
 }
 
-// The entry at a place that is known at run time only, without an array in memory.
+// The element of an array in registers whose index is known only at run time.
 template <u32 N>
 INLINE float pick(const float (&entries)[N], u32 at) {
     float entry = entries[0];
@@ -84,7 +84,7 @@ INLINE float pick(const float (&entries)[N], u32 at) {
     return entry;
 }
 
-// The weights of what filters keep.
+// The weights of the tokens that filters keep.
 struct Kept {
     Scale scale;
     Cut cut;
@@ -92,7 +92,7 @@ struct Kept {
 
     INLINE bool all() const { return cut.all() && floor == 0; }
 
-    // Of neighbours, into `weights`; false where all are 0.
+    // Stores the weights of a vector of entries in `weights`; returns false if all weights are 0.
     template <u32 N>
     INLINE bool vector(const FloatCut& by, const float (&entries)[N], u32 first,
                        u64 (&weights)[N]) const {
@@ -108,14 +108,15 @@ struct Kept {
         return true;
     }
 
-    // The shares of neighbours: `factor` times the weights that are kept and at least `least`, else 0.
+    // The probabilities of a vector of entries: `factor` times each weight that is kept and at
+    // least `least`, else 0.
     template <u32 N>
-    INLINE void shares(const FloatCut& by, const float (&entries)[N], u32 first, float least, float factor,
-                       float (&shares)[N]) const {
+    INLINE void probs(const FloatCut& by, const float (&entries)[N], u32 first, float least, float factor,
+                       float (&probs)[N]) const {
         u32 those = 0;
 #pragma unroll
         for (u32 j = 0; j < N; ++j) {
-            shares[j] = 0.0f;
+            probs[j] = 0.0f;
             those |= by.keeps(entries[j], first + j) ? 1u << j : 0u;
         }
         if (those == 0) return;
@@ -123,13 +124,13 @@ struct Kept {
         for (u32 j = 0; j < N; ++j) {
             const float t = entries[j] == scale.largest ? 0.0f : scale.below(entries[j]);
             const float weight = exp_of_units(t);
-            if ((those >> j & 1) != 0 && weight >= least) shares[j] = exact::mul(weight, factor);
+            if ((those >> j & 1) != 0 && weight >= least) probs[j] = exact::mul(weight, factor);
         }
     }
 
     template <typename Row>
     INLINE u64 sum(const Row& row, u32 lane) const {
-        if (all()) return sum_all<true>(row, lane, scale, NothingMore{});
+        if (all()) return sum_all<true>(row, lane, scale, NoVectorVisitor{});
         const FloatCut by(cut);
         u64 total = 0;
         row.each(lane, [&](const float(&entries)[Row::N], u32 first) {
@@ -144,16 +145,17 @@ struct Kept {
 
 // ---- results --------------------------------------------------------------------
 
-// The factor from a weight to its share of a sum of weights in units of 2^-40. No share is subnormal, so that
-// the product with the weight is exact::softmax::score.
-INLINE float share_factor(u64 total) { return exact::mul(exact::softmax::factor(total), 1.0f / 32768.0f); }
+// The factor from a weight to its probability, where `total` is the sum of weights in units of
+// 2^-40. No probability is subnormal, so the product with the weight equals exact::softmax::score.
+INLINE float prob_factor(u64 total) { return exact::mul(exact::softmax::factor(total), 1.0f / 32768.0f); }
 
-// The least weight of `floor` units of 2^-40 or one unit: weights below are 0 units, or below `floor`. Exact.
+// The least weight of at least `floor` units of 2^-40, and of at least one unit: any smaller weight
+// is 0 units or below `floor`. Exact.
 INLINE float least_weight(u64 floor) {
     return static_cast<float>(max(floor, 1ull)) * (1.0f / 1099511627776.0f);
 }
 
-// Which tokens of the row are in a warp's piece of it: begin .. end.
+// The tokens of the row that are in a warp's piece: begin .. end.
 struct Tokens {
     u32 begin;
     u32 end;
@@ -165,7 +167,7 @@ struct Tokens {
     }
 };
 
-// Writes zeros as probabilities of the tokens begin .. end, by a warp.
+// Writes zeros as probabilities of the tokens begin .. end. By a warp.
 __device__ __noinline__ void write_zeros(float* to, u32 begin, u32 end, u32 lane) {
     const u32 past = static_cast<u32>(reinterpret_cast<u64>(to + begin) / sizeof(float)) % 4;
     const u32 head = min((4 - past) % 4, end - begin);
@@ -178,43 +180,45 @@ __device__ __noinline__ void write_zeros(float* to, u32 begin, u32 end, u32 lane
     }
     begin += quads * 4;
     if (begin + lane < end) to[begin + lane] = 0.0f;
-    // For what other lanes write next.
+    // Orders these stores before those of other lanes.
     __syncwarp();
 }
 
-// Writes the probabilities of the tokens begin .. end where one token of the row has all of it, by a warp.
+// Writes the probabilities of the tokens begin .. end in a row in which `token` has probability 1.
+// By a warp.
 INLINE void write_one_hot(float* to, u32 begin, u32 end, u32 lane, u32 token) {
     write_zeros(to, begin, end, lane);
     if (lane == 0 && begin <= token && token < end) to[token] = 1.0f;
 }
 
-// Writes the probabilities of this warp's piece: shares(entries, index of the first, their shares). Where
-// probabilities and logits share an alignment, those of a whole vector are stored 16 bytes at a time.
-template <typename T, typename Shares>
-INLINE void write_probs(const Params<T>& p, u32 row_index, const LogitRow<T>& row, u32 lane, Shares&& shares_of) {
+// Writes the probabilities of this warp's piece: probs_of(entries, index of the first,
+// probabilities) computes those of a vector. If probabilities and logits have the same alignment,
+// the probabilities of a whole vector are stored 16 bytes at a time.
+template <typename T, typename Probs>
+INLINE void write_probs(const Params<T>& p, u32 row_index, const LogitRow<T>& row, u32 lane, Probs&& probs_of) {
     constexpr u32 N = LogitRow<T>::N;
     float* const to = p.probs[row_index];
     const bool aligned = (reinterpret_cast<u64>(to) - row.lead * sizeof(float)) % 16 == 0;
     row.each_ahead(lane, [&](const float(&entries)[N], u32 first) {
-        float shares[N];
-        shares_of(entries, first, shares);
+        float probs[N];
+        probs_of(entries, first, probs);
         if (aligned && row.whole(first)) {
 #pragma unroll
             for (u32 j = 0; j < N; j += 4) {
                 *reinterpret_cast<float4*>(&to[first + j]) =
-                    make_float4(shares[j], shares[j + 1], shares[j + 2], shares[j + 3]);
+                    make_float4(probs[j], probs[j + 1], probs[j + 2], probs[j + 3]);
             }
         } else {
 #pragma unroll
             for (u32 j = 0; j < N; ++j) {
-                if (first + j < p.vocab) to[first + j] = shares[j];
+                if (first + j < p.vocab) to[first + j] = probs[j];
             }
         }
     });
 }
 
-// Writes the token that finishes at a place, and what goes with it; NONE where there is none. `logprob`
-// is the logarithm of its share.
+// Writes the token of one place of the order of finishing (NONE if there is none), and `logprob`,
+// the logarithm of the token's probability, if it is wanted.
 template <typename T>
 INLINE void write_token(const Params<T>& p, u32 row, u32 place, u32 token, float logprob) {
     p.tokens.set(row, place, static_cast<i32>(token));
@@ -222,13 +226,13 @@ INLINE void write_token(const Params<T>& p, u32 row, u32 place, u32 token, float
     p.processed_logprobs[row][place] = token == NONE ? negative_infinity() : logprob;
 }
 
-// The logarithm of a share of what was drawn from.
-struct LogShare {
+// The logarithm of the probability with which a token was drawn.
+struct LogProb {
     Scale scale;
-    // Of the sum of weights.
+    // The logarithm of the sum of weights.
     float logarithm;
 
-    INLINE LogShare(const Scale& weights, u64 total)
+    INLINE LogProb(const Scale& weights, u64 total)
         : scale(weights), logarithm(logf(__ull2float_rn(total) * (1.0f / 1099511627776.0f))) {}
 
     INLINE float operator()(float x) const {

@@ -1,40 +1,40 @@
-// Where a row is cut, without sorting it: the primitive under top-k and top-p.
+// Finds where a row is cut by top-k or top-p, without sorting the row (RadixSelect).
 //
-// A team of blocks (a cluster; one block where there are none) owns a row. Its
-// entries are ordered by exact::sort_key, descending, the lower index first among
-// equals, and kept while the weights before them add up to less than a limit:
-// weights of 1 keep the `limit` largest, probabilities in whole units the likeliest
-// that add up to it. Weights are integers that depend on the key alone, so rounds of
-// a histogram find the cut, whatever the order of the atomics:
+// A team of blocks owns a row: a cluster, or a single block where the device has no clusters.
+// Entries are ordered by exact::sort_key, descending, and by ascending index among equal keys. An
+// entry is kept while the weights of the entries before it add up to less than a limit: with
+// weights of 1, the `limit` largest entries are kept; with probabilities in integer units, the most
+// likely entries that reach the limit. Weights are integers that depend on the key alone, so the
+// result does not depend on the order of the atomic additions:
 //
-//     round 0   bins of equal width in value, from the row's largest down;
-//     then      the entries of the bin that holds the cut, if they are not too many, go
-//               to the block that leads, which finds the cut there alone;
-//     else      bins of the keys that are in that bin, each 512 times finer, until one is
-//               a single key; where only some entries of that key stay, their index.
+//     round 0   a histogram with bins of equal width in value, from the row's largest entry down;
+//     then      if the bin that contains the cut has few entries, they go to the leading block,
+//               which finds the cut alone;
+//     else      histograms of the keys in that bin, each with 512 times finer bins, until a bin is
+//               a single key; if only some entries with that key are kept, their indices decide.
 //
-// Each block counts its entries in its own shared memory; after a barrier of the
-// team each adds up a share of the bins of all and tells the others.
+// Each block counts its entries in its own shared memory. After a barrier of the team, each block
+// adds up some of the bins of all blocks and publishes the sums.
 //
-// select_team.cuh has the team, select_row.cuh the row.
+// select_team.cuh defines the team, select_row.cuh the row.
 #pragma once
 
 #include "select_row.cuh"
 
 // ---- lists ----------------------------------------------------------------------
 
-// An entry of a list: the larger key comes first, then the lower index.
+// An entry of a list. The larger key is the larger entry; among equal keys, the lower index is.
 INLINE u64 listed_entry(float x, u32 index) {
     return static_cast<u64>(exact::sort_key(x)) << 32 | (NONE - index);
 }
 
-// Whether more than there is room for were listed already.
+// Whether more entries were listed already than there is room for.
 INLINE bool is_full(const u32& count, u32 room) {
     return *const_cast<const volatile u32*>(&count) > room;
 }
 
-// Lists the entries of a vector that `those` says, behind the `count` of this block, where
-// there is room.
+// Lists the entries of a vector whose bits are set in `those`, after the `count` entries that this
+// block has listed, as far as there is room.
 template <u32 N>
 INLINE void list_those(u32& count, u64* to, u32 room, const float (&entries)[N], u32 first,
                        u32 those) {
@@ -47,8 +47,8 @@ INLINE void list_those(u32& count, u64* to, u32 room, const float (&entries)[N],
     }
 }
 
-// How many of a block's list are larger than one of them, by neighbouring lanes, which
-// compare it with a part each. A power of two of them.
+// The number of list entries that are larger than `own`. `lanes` neighbouring lanes, a power of
+// two, each compare `own` with a part of the list.
 INLINE u32 count_larger(u64 own, const u64* list, u32 count, u32 lanes) {
     u32 rank = 0;
 #pragma unroll 4
@@ -59,9 +59,9 @@ INLINE u32 count_larger(u64 own, const u64* list, u32 count, u32 lanes) {
 
 // ---- the cut --------------------------------------------------------------------
 
-// What stays: larger keys, and that key below an index.
+// A cut of a row: larger keys are kept, and entries with exactly `key` whose index is below `end`.
 struct Cut {
-    // 0 keeps everything that is there.
+    // With key 0, every entry is kept.
     u32 key;
     u32 end;
 
@@ -69,7 +69,7 @@ struct Cut {
     INLINE bool keeps(u32 of, u32 index) const { return of > key || (of == key && index < end); }
 };
 
-// The same, told by the entry itself.
+// The same cut, which compares entries instead of keys.
 struct FloatCut {
     float least;
     u32 end;
@@ -82,21 +82,21 @@ struct FloatCut {
     }
 };
 
-// One a thread.
+// One bin for each thread.
 constexpr u32 SELECT_BINS = SELECT_THREADS;
 
-// What a selection counts in: sums in thirds, bins from the largest keys down.
+// Shared memory of a selection. Each bin is a sum in three parts of 14 bits; bins are in descending
+// order of keys.
 struct Selection {
-    // Entries of the bin in which the first round ended, as far as they fit: key, then
-    // inverse index, so that the larger comes first. In the block that leads, a share a
-    // block of the team.
+    // Entries of the bin in which the first round ended, as far as they fit, in the order of
+    // `listed_entry`. They are in the leading block, where each block of the team has its own part.
     static constexpr u32 LISTED = 1024;
 
     u32 bins[3][SELECT_BINS];
-    // Of the whole team.
+    // The sums of the bins over the whole team.
     u64 sums[SELECT_BINS];
     u64 list[LISTED];
-    // How many, and of each block.
+    // The number of entries that this block has listed, and that each block of the team has.
     u32 listed;
     u32 listed_of[MAX_CLUSTER];
     u64 warp_sums[SELECT_WARPS];
@@ -105,8 +105,8 @@ struct Selection {
     u32 bin;
 };
 
-// The first round's bins: (largest - x) * scale, the last one holding what is
-// beyond. Both operations round monotonically, so bins are in the order of keys.
+// The bins of the first round: (largest - x) * scale, with all larger numbers in the last bin. Both
+// operations round monotonically, so the bins are in the order of the keys.
 struct Linear {
     float largest;
     float scale;
@@ -118,12 +118,12 @@ struct Linear {
         return __float_as_uint(__fadd_rz(capped, 8388608.0f)) - 0x4B000000u;
     }
 
-    // Whether an entry lies in a bin.
+    // Tests whether an entry is in one bin.
     struct Inside {
         float largest;
         float scale;
         float from;
-        // None for the last.
+        // NaN for the last bin, which has no end.
         float to;
 
         INLINE bool operator()(float x) const {
@@ -133,16 +133,16 @@ struct Linear {
     };
 
     INLINE Inside inside(u32 bin) const {
-        // Of infinity, which no number is taken off, nothing else is in the first.
+        // If the largest entry is infinite, the first bin contains only entries equal to it.
         if (bin == 0 && !exact::finite(largest)) return {LARGEST, 1.0f, negative_infinity(), -1.0f};
         const float to = bin == SELECT_BINS - 1 ? nothing() : static_cast<float>(bin + 1);
         return {largest, scale, static_cast<float>(bin), to};
     }
 };
 
-// Adds to a bin: in thirds of 14 bits, whose sums do not overflow up to 2^18 entries a
-// block, since atomics that return nothing are several times faster. Most often one of
-// them is 0, and not added.
+// Adds a weight to a bin, in three parts of 14 bits. The sums of the parts do not overflow with up
+// to 2^18 entries a block. Atomic additions whose old value is not used are several times faster.
+// Most often one part is 0 and is not added.
 INLINE void add_thirds(Selection& s, u32 bin, u64 weight) {
     const u32 low = static_cast<u32>(weight) & 0x3FFF;
     const u32 middle = static_cast<u32>(weight >> 14) & 0x3FFF;
@@ -152,7 +152,7 @@ INLINE void add_thirds(Selection& s, u32 bin, u64 weight) {
     if (high != 0) atomicAdd(&s.bins[2][bin], high);
 }
 
-// Of more entries (`wide`) in halves, with the carry.
+// For longer rows (`wide`), adds the weight in two halves of 32 bits with carry.
 INLINE void add_to_bin(Selection& s, u32 bin, u64 weight, bool wide) {
     if (!wide) {
         add_thirds(s, bin, weight);
@@ -164,7 +164,8 @@ INLINE void add_to_bin(Selection& s, u32 bin, u64 weight, bool wide) {
     if (high != 0) atomicAdd(&s.bins[1][bin], high);
 }
 
-// Where a round ended: its bin, the weights before it, its own.
+// The bin in which a round ended, the sum of the weights before the bin, and the sum of its
+// weights.
 struct Round {
     u64 above;
     u64 within;
@@ -173,13 +174,13 @@ struct Round {
     INLINE bool found() const { return bin < SELECT_BINS; }
 };
 
-// The bins of a later round: of a range of keys, from the highest down.
+// The bins of a later round: they divide a range of keys, from the highest key down.
 struct Bins {
     u32 lowest;
     u32 highest;
     u32 shift;
 
-    // The least shift that leaves no more steps than there are bins.
+    // The smallest shift for which the range has at most SELECT_BINS bins.
     INLINE Bins(u32 from, u32 to) : lowest(from), highest(to) {
         const u32 range = highest - lowest;
         shift = range < SELECT_BINS ? 0 : 32 - BITS - __clz(range);
@@ -187,7 +188,7 @@ struct Bins {
 
     INLINE bool is_one_key() const { return lowest == highest; }
 
-    // SELECT_BINS for a key outside of them.
+    // The bin of a key; SELECT_BINS for a key outside the range.
     INLINE u32 bin(u32 key) const {
         return highest - key <= highest - lowest ? (highest - key) >> shift : SELECT_BINS;
     }
@@ -202,7 +203,8 @@ struct Bins {
     static_assert(SELECT_BINS == 1u << BITS);
 };
 
-// Runs of one bin, added at once: of what is alike, little else comes.
+// Adds up consecutive weights that go to the same bin, so that they take one atomic addition. Equal
+// entries are often neighbours.
 struct Runs {
     Selection& selection;
     bool wide;
@@ -224,9 +226,9 @@ struct Runs {
     INLINE void end() { add_to_bin(selection, bin, sum, wide); }
 };
 
-// Adds up a whole row by value, where it is not too wide: weights(entries, index of
-// the first, weight of each) is 0 for nothing. A vector whose entries share a bin, as
-// of what is alike, joins the lane's run of it.
+// Adds all weights of a row that is not `wide` to the bins of the first round. weights(entries,
+// index of the first entry, weights) stores the weight of each entry, 0 for an absent entry, and
+// returns false if all are 0. A vector whose entries share a bin joins the lane's run.
 template <typename Row, typename Weights>
 INLINE void add_row(Selection& s, u32 lane, const Row& row, const Linear& linear,
                     const Weights& weights) {
@@ -235,15 +237,15 @@ INLINE void add_row(Selection& s, u32 lane, const Row& row, const Linear& linear
         u64 own[Row::N];
         if (!weights(entries, first, own)) return;
         u32 bins[Row::N];
-        bool alike = true;
+        bool same_bin = true;
         u64 all = 0;
 #pragma unroll
         for (u32 j = 0; j < Row::N; ++j) {
             bins[j] = linear.bin(entries[j]);
-            alike = alike && bins[j] == bins[0];
+            same_bin = same_bin && bins[j] == bins[0];
             all += own[j];
         }
-        if (alike) {
+        if (same_bin) {
             runs.add(bins[0], all);
         } else {
 #pragma unroll
@@ -265,19 +267,20 @@ INLINE u64 sum_of_bin(const Selection& s, const Cluster& blocks, u32 bin, u32 bl
 #pragma unroll
     for (u32 third = 0; third < 3; ++third) {
         const u64 there = *blocks.of(&s.bins[third][bin], block);
-        // Nothing is in the third of two halves.
+        // With halves, the third part is 0.
         sum += there << (wide ? 32 * (third & 1) : 14 * third);
     }
     return sum;
 }
 
-// What this thread's bin holds over the team, once all have added to theirs.
+// The sum of this thread's bin over the team, after all blocks have added their weights.
 INLINE u64 sum_bins(Selection& s, const Cluster& blocks, bool wide) {
     if (blocks.size == 1) {
         __syncthreads();
         return sum_of_bin(s, blocks, threadIdx.x, 0, wide);
     }
-    // Each block adds up a share of the bins, a lane a block, and tells all.
+    // Each block adds up some of the bins, with a lane for each block of the team, and publishes
+    // the sums.
     blocks.sync();
     const u32 bin = blocks.rank * (SELECT_BINS / blocks.size) + threadIdx.x / blocks.size;
     const u32 block = threadIdx.x & (blocks.size - 1);
@@ -288,14 +291,14 @@ INLINE u64 sum_bins(Selection& s, const Cluster& blocks, bool wide) {
     return s.sums[threadIdx.x];
 }
 
-// Where sums, `above` before them, reach limit_of(all of them), if they do; each
-// thread has that of its bin.
+// Finds the bin at which the running sum, beginning with `above`, reaches limit_of(sum of all
+// bins), if a bin does. `own` is the sum of this thread's bin.
 template <typename Limit>
 INLINE Round reach(Selection& s, const Team& team, u64 own, u64 above, const Limit& limit_of) {
     const BlockSums sums(s.warp_sums, team, own);
     const u64 before = above + sums.through - own;
     const u64 limit = limit_of(sums.all);
-    // Of one thread at most.
+    // True in at most one thread.
     if (before < limit && before + own >= limit) {
         s.bin = threadIdx.x;
         s.above = before;
@@ -303,13 +306,13 @@ INLINE Round reach(Selection& s, const Team& team, u64 own, u64 above, const Lim
     }
     __syncthreads();
     const Round round = {s.above, s.within, s.bin};
-    // Before anyone begins another.
+    // All threads must read the result before the next round begins.
     __syncthreads();
     return round;
 }
 
-// Sends this block's entries of a bin by value to the block that leads. Returns whether
-// there was room for those of all.
+// Sends this block's entries of a bin to the leading block. Returns whether there was room for the
+// entries of all blocks.
 template <typename Row>
 INLINE bool list_entries(Selection& s, Team& team, const Row& row, const Linear::Inside& inside) {
     if (threadIdx.x == 0) s.listed = 0;
@@ -328,11 +331,11 @@ INLINE bool list_entries(Selection& s, Team& team, const Row& row, const Linear:
         *team.blocks.of(&s.listed_of[team.blocks.rank], threadIdx.x) = s.listed;
     }
     team.blocks.sync();
-    const u32 most = team.lane < team.blocks.size ? s.listed_of[team.lane] : 0;
-    return __reduce_max_sync(ALL_LANES, most) <= room;
+    const u32 max_listed = team.lane < team.blocks.size ? s.listed_of[team.lane] : 0;
+    return __reduce_max_sync(ALL_LANES, max_listed) <= room;
 }
 
-// The range of the keys in a bin by value, of what an earlier cut left.
+// The range of keys in a bin of the first round, among the entries that an earlier cut keeps.
 template <typename Row>
 INLINE Bins range_of(Team& team, const Row& row, const Cut& kept, const Linear::Inside& inside) {
     const FloatCut by(kept);
@@ -346,20 +349,20 @@ INLINE Bins range_of(Team& team, const Row& row, const Cut& kept, const Linear::
             highest = in ? fmaxf(highest, entries[j]) : highest;
         }
     });
-    // Inverse, so that the larger of either counts; 0 for nothing.
+    // `low` holds the inverted key, so that both are maxima; 0 if there is no entry.
     u32 low = __reduce_max_sync(ALL_LANES, lowest != lowest ? 0 : ~exact::sort_key(lowest));
     u32 high = __reduce_max_sync(ALL_LANES, key_of(highest));
-    team.tell(static_cast<u64>(high) << 32 | low);
+    team.publish(static_cast<u64>(high) << 32 | low);
     for (u32 i = team.lane; i < team.pieces(); i += WARP) {
-        const u64 pair = team.told(i);
+        const u64 pair = team.published(i);
         high = max(high, static_cast<u32>(pair >> 32));
         low = max(low, static_cast<u32>(pair));
     }
     return Bins(~__reduce_max_sync(ALL_LANES, low), __reduce_max_sync(ALL_LANES, high));
 }
 
-// Sorts what is listed, descending, from two entries a thread, of which some are 0: by the
-// block that leads.
+// Sorts the list in descending order. Each thread has two entries, 0 for none. By the leading
+// block.
 INLINE void sort_list(Selection& s, const Team& team, u64 (&own)[2]) {
     constexpr u32 LISTED = Selection::LISTED;
     static_assert(LISTED == 2 * SELECT_THREADS);
@@ -367,7 +370,8 @@ INLINE void sort_list(Selection& s, const Team& team, u64 (&own)[2]) {
     if (threadIdx.x == 0) s.listed = 0;
     const u32 count = __syncthreads_count(own[0] != 0) + __syncthreads_count(own[1] != 0);
     if (count <= SELECT_THREADS / LANES) {
-        // In any order at first; then by counting, an entry for some neighbouring lanes.
+        // Compacts the entries in any order, then ranks them by counting, with LANES lanes an
+        // entry.
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
             if (own[half] != 0) s.sums[atomicAdd(&s.listed, 1u)] = own[half];
@@ -381,8 +385,8 @@ INLINE void sort_list(Selection& s, const Team& team, u64 (&own)[2]) {
         __syncthreads();
         return;
     }
-    // A bitonic network: a warp has 64 neighbours, a lane two of them, and what lies
-    // farther apart meets in shared memory.
+    // A bitonic network. A warp has 64 neighbouring places, a lane two of them; exchanges over
+    // longer distances go through shared memory.
     const u32 place = 2 * (threadIdx.x - team.lane) + team.lane;
 #pragma unroll 1
     for (u32 size = 2; size <= LISTED; size *= 2) {
@@ -417,8 +421,8 @@ INLINE void sort_list(Selection& s, const Team& team, u64 (&own)[2]) {
     __syncthreads();
 }
 
-// The cut among what is listed, `above` before it: bins of its range of keys leave few,
-// which are sorted. By the block that leads.
+// The cut among the listed entries, where `above` is the sum of the weights before them: a
+// histogram of their range of keys leaves few entries, which are sorted. By the leading block.
 template <typename Weigh>
 INLINE Cut cut_list(Selection& s, const Team& team, u64 limit, u64 above, const Weigh& weigh) {
     const u32 room = Selection::LISTED / team.blocks.size;
@@ -428,7 +432,7 @@ INLINE Cut cut_list(Selection& s, const Team& team, u64 limit, u64 above, const 
     };
     u64 own[2];
     u32 highest = 0;
-    // Inverse.
+    // The inverted lowest key.
     u32 lowest = 0;
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
@@ -461,16 +465,16 @@ INLINE Cut cut_list(Selection& s, const Team& team, u64 limit, u64 above, const 
     sort_list(s, team, own);
     const u64 sum = weight_of(s.list[2 * threadIdx.x]) + weight_of(s.list[2 * threadIdx.x + 1]);
     round = reach(s, team, sum, round.above, [&](u64) { return limit; });
-    // The last that stays.
+    // The last entry that is kept.
     u64 last = s.list[2 * round.bin];
     if (round.above + weight_of(last) < limit) last = s.list[2 * round.bin + 1];
     return {static_cast<u32>(last >> 32), NONE - static_cast<u32>(last) + 1};
 }
 
-// The cut of a row at limit_of(all weights), at least 1. weigh(x, key, index) is 0 for
-// what is out already, and depends on the key alone otherwise: weigh.of(key);
-// weigh.add(selection, lane, row, linear) calls add_row. Where all weights do not
-// reach the limit, `kept` comes back: what is out already stays out.
+// The cut of a row at limit_of(sum of all weights), which is at least 1. weigh(x, key, index) is
+// the weight of an entry: 0 for an entry that an earlier cut left out, otherwise weigh.of(key).
+// weigh.add(selection, lane, row, linear) calls add_row. If the sum of all weights is below the
+// limit, the result is the earlier cut `kept`.
 template <typename Row, typename Weigh, typename Limit>
 INLINE Cut select(Selection& s, Team& team, const Row& row, Cut kept, const Linear& linear,
                   const Weigh& weigh, const Limit& limit_of) {
@@ -497,9 +501,9 @@ INLINE Cut select(Selection& s, Team& team, const Row& row, Cut kept, const Line
     if (list_entries(s, team, row, inside)) {
         Cut cut = {0, 0};
         if (team.blocks.rank == 0) cut = cut_list(s, team, limit, round.above, weigh);
-        team.tell(static_cast<u64>(cut.key) << 32 | cut.end);
-        const u64 told = team.told(0);
-        return {static_cast<u32>(told >> 32), static_cast<u32>(told)};
+        team.publish(static_cast<u64>(cut.key) << 32 | cut.end);
+        const u64 published = team.published(0);
+        return {static_cast<u32>(published >> 32), static_cast<u32>(published)};
     }
     Bins bins = range_of(team, row, kept, inside);
     while (!bins.is_one_key()) {
@@ -522,9 +526,9 @@ INLINE Cut select(Selection& s, Team& team, const Row& row, Cut kept, const Line
     const u32 highest = bins.highest;
     const u64 each = max(weigh.of(highest), static_cast<u64>(1));
     const u64 ties = (limit - round.above + each - 1) / each;
-    // All that an earlier cut left of them.
+    // All entries with this key that the earlier cut kept.
     if (ties >= round.within / each) return {highest, highest == kept.key ? kept.end : NONE};
-    // The index of the first that does not stay.
+    // The index of the first entry with this key that is left out.
     const float last = exact::value_of_key(highest);
     const auto tied = [&](float x, u32 index) {
         return static_cast<u64>(x == last && weigh.keeps(highest, index));
@@ -534,11 +538,11 @@ INLINE Cut select(Selection& s, Team& team, const Row& row, Cut kept, const Line
 #pragma unroll
         for (u32 j = 0; j < Row::N; ++j) count += tied(entries[j], first + j);
     });
-    team.tell(warp_sum(count));
+    team.publish(warp_sum(count));
     u64 rest = ties;
-    const u32 owner = team.piece_above(team.sum_told(), rest);
+    const u32 owner = team.piece_above(team.scan_published(), rest);
     u32 index = 0;
     if (team.has(owner)) index = row.find(team, owner, rest, tied);
-    team.tell(index);
-    return {highest, static_cast<u32>(team.told(owner))};
+    team.publish(index);
+    return {highest, static_cast<u32>(team.published(owner))};
 }

@@ -1,18 +1,20 @@
-// A row of logits as a team of blocks (select_team.cuh) reads it, as often as it has to.
+// A row of logits that a team of blocks (select_team.cuh) reads one or several times.
 //
-// A row is cut into contiguous pieces, one a warp:
+// The row is cut into contiguous pieces, one for each warp. The first and the last vector, at the
+// edges, may be partly outside the row:
 //
 //     row      | edge | 16-byte vectors ...................... | edge |
 //     warps    |  0         |  1         |  2         |   ...   last  |
 //
-// Every pass reads the row again, from L2.
+// Each pass over the row reads it again, from L2.
 #pragma once
 
 #include "aligned_row.cuh"
 #include "select_team.cuh"
 #include "vocab_row.cuh"
 
-// The entries of a vector of which not each element is its entry: kept out of the way of the others.
+// The entries of a vector whose logits must be transformed or that is partly outside the row. Not
+// inlined, so that it takes no registers from the loop for other vectors.
 template <typename Row>
 __device__ __noinline__ Entries<float, Row::N> make_again(Row row, u32 vector) {
     float values[Row::N];
@@ -26,19 +28,20 @@ __device__ __noinline__ Entries<float, Row::N> make_again(Row row, u32 vector) {
     return made;
 }
 
-// A row as f32. `make(values, entries, index of the first)` turns elements into entries, in which NaN
-// means nothing; `make(value, index)` turns one. Where make.as_is() an element is its entry, but for NaN,
-// which is negative infinity.
+// A row as f32. Elements are the stored logits; entries are what `make` turns them into:
+// make(values, entries, index of the first) for a vector, make(value, index) for one element. NaN
+// as an entry means that there is no entry. If make.as_is(), an entry equals its element, except
+// that NaN becomes negative infinity.
 //
-// An AlignedRow (aligned_row.cuh), all of whose members are of one struct: of a base class the
-// compiler makes other code, which was not timed.
+// This is an AlignedRow (aligned_row.cuh) with all members in one struct: with AlignedRow as a base
+// class, the compiler generates other code, which was not timed.
 template <typename T, typename Make>
 struct EnteredRow {
     static constexpr u32 N = Pack<T>::N;
 
     const T* row;
     u32 length;
-    // Entries between the 16-byte boundary before the row and its start.
+    // Elements between the 16-byte boundary at or before the row and the row's first element.
     u32 lead;
     // This warp's vectors, counted from that boundary.
     u32 begin;
@@ -53,12 +56,12 @@ struct EnteredRow {
         end = start_of(vectors, team.piece() + 1, team.pieces());
     }
 
-    // One entry; nothing beyond the row.
+    // One entry; NaN beyond the row.
     INLINE float entry(u32 index) const {
         return index < length ? make(to_f32(row[index]), index) : nothing();
     }
 
-    // What a race reads of a token (race_lead.cuh).
+    // Members that a race needs (race_leader_block.cuh).
     using Raw = float;
     static constexpr u32 RACE_AT_ONCE = 2;
     INLINE float raw(u32 index) const { return entry(index); }
@@ -70,7 +73,7 @@ struct EnteredRow {
 
     INLINE bool whole(u32 first) const { return first < length && length - first >= N; }
 
-    // A vector that is wholly in the row, and its elements.
+    // Loads a vector that is completely in the row.
     INLINE Pack<T> load(u32 vector) const { return load_pack(row + (vector * N - lead)); }
 
     INLINE void read_whole(u32 vector, float (&values)[N]) const {
@@ -79,8 +82,8 @@ struct EnteredRow {
         for (u32 j = 0; j < N; ++j) values[j] = to_f32(pack.items[j]);
     }
 
-    // The elements of a vector; `first` is the index of the first of them, which
-    // wraps in the edge before the row.
+    // The elements of a vector. `first` is the index of its first element; at the edge before the
+    // row, the index wraps to a large number.
     INLINE void read(u32 vector, float (&values)[N], u32& first) const {
         first = vector * N - lead;
         if (whole(first)) {
@@ -106,7 +109,8 @@ struct EnteredRow {
         }
     }
 
-    // visit(entries, index of the first) for this warp's piece, a vector a lane.
+    // Calls visit(entries, index of the first) for each vector of this warp's piece, one vector a
+    // lane.
     template <u32 UNROLL = 1, typename Visit>
     INLINE void each(u32 lane, Visit&& visit) const {
 #pragma unroll UNROLL
@@ -118,16 +122,16 @@ struct EnteredRow {
         }
     }
 
-    // Whether elements are the entries, but for what is not a number.
+    // True if an entry equals its logit, except NaN, which is -inf.
     INLINE bool is_read_as_is() const { return make.as_is(); }
 
-    // As `each`, for a row that is read as it is, AT_ONCE vectors a lane at a time: what was
-    // read last comes first, since the caches still have it. MEANWHILE as many more are in
-    // flight, which takes registers.
+    // Like `each`, for a row with is_read_as_is(), AT_ONCE vectors a lane at a time, from the end
+    // of the piece to its begin: the caches still have the vectors that were read last. With
+    // MEANWHILE, the next AT_ONCE loads are in flight during the visits, which takes registers.
     template <u32 AT_ONCE, bool MEANWHILE, typename Visit>
     INLINE void each_as_is(u32 lane, Visit&& visit) const {
         if (begin == end) return;
-        // Only the row's first and last vector may be in parts.
+        // Only the row's first and last vector can be partly outside the row.
         const u32 from = whole(begin * N - lead) ? begin : begin + 1;
         const u32 to = whole((end - 1) * N - lead) ? end : max(end - 1, from);
         const u32 count = to - from;
@@ -157,7 +161,7 @@ struct EnteredRow {
                 visit(entries, (to - 1 - at) * N - lead);
             }
         }
-        // A lane for each of the two.
+        // One lane for each of the two partial vectors.
         const u32 part = lane == 0 ? begin : end - 1;
         const bool cut = lane == 0 ? from != begin : to != end && end - 1 != begin;
         if (lane < 2 && cut) {
@@ -166,7 +170,7 @@ struct EnteredRow {
         }
     }
 
-    // As `each`, eight entries at once.
+    // Like `each`, with eight entries a lane at a time.
     template <bool MEANWHILE = true, typename Visit>
     INLINE void each_ahead(u32 lane, Visit&& visit) const {
         if (is_read_as_is()) {
@@ -176,9 +180,9 @@ struct EnteredRow {
         }
     }
 
-    // The index of the entry of a piece at which the running sum of weigh(x, index),
-    // in ascending index, first exceeds `rest`, which the sum of all does. By the
-    // whole block that has the piece, some neighbouring vectors a thread.
+    // The index of the entry in piece `piece` at which the running sum of weigh(x, index), in
+    // ascending order of index, first exceeds `rest`. The sum over the piece must exceed `rest`. By
+    // the whole block that has the piece; each thread has some neighbouring vectors.
     template <typename Weigh>
     INLINE u32 find(const Team& team, u32 piece, u64 rest, Weigh&& weigh) const {
         const u32 vectors = (lead + length + N - 1) / N;
@@ -187,7 +191,7 @@ struct EnteredRow {
         const u32 each = (last - from + SELECT_THREADS - 1) / SELECT_THREADS;
         const u32 own_from = min(from + threadIdx.x * each, last);
         const u32 own_last = min(own_from + each, last);
-        // Where the logits change during the call, no entry may be found: then this one.
+        // If logits change during the call, no entry may be found; the result is then this index.
         if (threadIdx.x == 0) team.shared->found = min(from * N, length - 1);
         u64 own = 0;
 #pragma unroll 2
@@ -199,7 +203,7 @@ struct EnteredRow {
             for (u32 j = 0; j < N; ++j) own += weigh(entries[j], first + j);
         }
         const u64 before = BlockSums(team.shared->sums, team, own).through - own;
-        // Of one thread.
+        // True in one thread.
         if (before <= rest && rest - before < own) {
             rest -= before;
             bool found = false;

@@ -1,47 +1,50 @@
-// suffix_lookup: drafts from the longest suffix that occurred before, in a request's own text and in a
-// corpus that requests share.
+// suffix_lookup: drafts the tokens that followed earlier occurrences of the longest suffix of a
+// request's text, in the text itself and in a corpus that requests share.
 //
-// A tile is 256 tokens of a text, which a warp holds in registers. A note describes the windows of one
-// tile for one request: the length of their longest match, the number of windows with a match of this
-// length, and the places of the two most recent of these windows.
+// A window is a place in a text where the tokens before it match the end of the request's text. A
+// tile is 256 tokens of a text, which a warp holds in registers. A note describes the windows of
+// one tile for one request: the length of their longest match, the number of windows with a match
+// of this length, and the places of the two most recent of these windows.
 //
-// 1. `scan` notes the tiles of the corpus: a block has 16 tiles and compares them with 64 requests at a
-//    time, so that the corpus is read once. A table of hashes of the requests' last tokens rules out
-//    nearly all places, and eight threads compare a place that is left. Texts too long for `grow` are
-//    scanned here too. There is no such launch where there is neither a corpus nor such a text.
-// 2. `grow` has a block, or a cluster of blocks, for a request, and notes the tiles of the request's own
-//    text. The notes then say what the longest match is, and which numbers its windows have,
-//    the most recent first:
+// 1. `scan` writes the notes of the tiles of the corpus. A block has 16 tiles and compares them
+//    with 64 requests at a time, so that the corpus is read once. A hash table of the requests'
+//    last tokens rules out nearly all places, and eight threads compare each remaining place. Texts
+//    that are too long for `grow` are scanned here, too. Without a corpus and without such a text,
+//    `scan` is not launched.
+// 2. `grow` has a block, or a cluster of blocks, for each request, and writes the notes of the
+//    tiles of the request's own text. The notes then give the longest match, and the numbers of its
+//    windows, the most recent window first:
 //
 //        tiles, most recent first   | 3 x 1 | 5 x 2 | - | 5 x 1 | 4 x 9 |     longest 5
 //        numbers of its windows             | 0   1 |   | 2     |
 //
-//    Only a tile with more than two of them is looked through again. The tree grows from the
+//    Only a tile with more than two windows is searched again. The tree of drafts grows from the
 //    windows alone, the best node first (suffix_lookup_tree.cuh).
 //
-// Bytes: texts and corpus are read once; 2^20 tokens of 4 bytes take 0.9 us at 4.6 TB/s. A call without
-// a corpus takes as long as three reads of device memory that wait for one another: the text with its
+// Bytes: texts and corpus are read once; 2^20 tokens of 4 bytes take 0.9 us at 4.6 TB/s. A call
+// without a corpus takes as long as three dependent reads of device memory: the text with its
 // length, then the last tokens of the text, then the tokens that follow the windows.
 #include "suffix_lookup_tree.cuh"
 
-// Requests that a block of `scan` compares with its tiles at a time.
+// The number of requests that a block of `scan` compares with its tiles at a time.
 constexpr u32 REQUESTS = 2 * WARP;
-// Hashes of tokens.
+// The number of hashes of tokens.
 constexpr u32 HASHES = 16 * THREADS;
-// Pairs of a place and a request that a warp collects before it compares them.
+// The number of pairs of a place and a request that a warp collects before it compares them.
 constexpr u32 PAIRS = 2 * WARP;
-// Threads that compare the tokens of one pair.
+// The number of threads that compare the tokens of one pair.
 constexpr u32 TEAM = 8;
 
 template <typename T>
 struct Scanner {
     T suffixes[REQUESTS][MAX_MATCH];
-    // By hash: one more than the number of a request whose last token has the hash, 0 for none.
+    // For each hash: 1 + the number of a request whose last token has the hash; 0 for none.
     alignas(16) u8 heads[HASHES];
-    // By request: the same of another request whose last token has the same hash.
+    // For each request: 1 + the number of another request whose last token has the same hash; 0 for
+    // none.
     u8 nexts[REQUESTS];
     u16 pairs[WARPS][PAIRS];
-    // A row has a word more than there are warps, so that the rows lie in different banks.
+    // A row has one word more than there are warps, so that the rows begin in different banks.
     Note notes[REQUESTS][WARPS + 1];
 
     INLINE static u32 hash(T token) { return hash_of_low(static_cast<u32>(token)); }
@@ -51,9 +54,11 @@ struct Scanner {
         return low * 0x9E3779B1u >> 19;
     }
 
-    // Brings what `count` requests from `first` on end with, -1 where there is no request or no token.
+    // Loads the last tokens of `count` requests from `first` on; -1 if there is no request or no
+    // token.
     INLINE void load(const Params& p, u32 first, u32 count) {
-        // Threads that bring the suffix of one request, and requests at a time.
+        // The number of threads that load the suffix of one request, and the number of requests
+        // loaded at a time.
         constexpr u32 ACROSS = 16;
         constexpr u32 STEP = THREADS / ACROSS;
         constexpr u32 EACH = REQUESTS / STEP;
@@ -78,7 +83,7 @@ struct Scanner {
         __syncthreads();
     }
 
-    // Enters the last tokens of `count` requests into the table of hashes. By the first warp.
+    // Enters the last tokens of `count` requests into the hash table. By the first warp.
     INLINE void link(u32 count) {
         const u32 lane = lane_id();
 #pragma unroll 1
@@ -94,7 +99,7 @@ struct Scanner {
         }
     }
 
-    // Notes the warp's tile for all requests that were loaded.
+    // Writes the notes of the warp's tile for all loaded requests.
     INLINE void note(const Params& p, const Tile<T>& tile, const Text<T>& text) {
         const u32 lane = lane_id();
         u16* const own_pairs = pairs[threadIdx.x / WARP];
@@ -102,13 +107,14 @@ struct Scanner {
         for (u32 request = 0; request < REQUESTS; request += WARP) {
             notes[request + lane][threadIdx.x / WARP].word = 0;
         }
-        // The chunks in which the lane's token has the hash of a request. Whether the token lies in the
-        // text is asked later, of few tokens.
+        // The chunks in which the lane's token has the hash of a request. Whether the token is in
+        // the text is tested later, for few tokens.
         u32 bits = 0;
 #pragma unroll
         for (u32 c = 0; c < CHUNKS; c++) {
             u32 low = static_cast<u32>(tile.tokens[c]);
-            // Keeps the hashes behind `load`, whose reads would otherwise wait for those of the tile.
+            // Prevents the compiler from moving the hashes before `load`, whose reads would then
+            // wait for the tile's.
             asm volatile("" : "+r"(low));
             if (heads[hash_of_low(low)] != 0) bits |= 1u << c;
         }
@@ -143,7 +149,7 @@ struct Scanner {
         }
     }
 
-    // Notes the matches of the warp's first `count` pairs.
+    // Adds the matches of the warp's first `count` pairs to the notes.
     INLINE void compare(const Params& p, const Text<T>& text, u32 base, const u16* own_pairs,
                         u32 count) {
         constexpr u32 TEAMS = WARP / TEAM;
@@ -156,7 +162,7 @@ struct Scanner {
             const u32 request = pair % REQUESTS;
             const u32 place = pair / REQUESTS;
             const u32 match = match_of(p, text, base + place, suffixes[request]);
-            // One after the other: two pairs may have the same request.
+            // One pair after the other, because two pairs may have the same request.
 #pragma unroll 1
             for (u32 i = 0; i < min(TEAMS, count - from); i++) {
                 if (lane == i * TEAM && match >= p.min_match) {
@@ -167,7 +173,7 @@ struct Scanner {
         }
     }
 
-    // What `Suffix::match` returns, for a pair a team.
+    // The result of `Suffix::match`, for a pair in each team of lanes.
     INLINE static u32 match_of(const Params& p, const Text<T>& text, u32 at, const T* suffix) {
         const u32 shift = lane_id() / TEAM * TEAM;
         u32 match = 0;
@@ -197,14 +203,14 @@ INLINE void scan(const Params& p) {
     const u32 end = is_own ? first + 1 : p.batch;
     const u32 section = is_own ? blockIdx.x % sections : blockIdx.x - static_cast<u32>(own_blocks);
     const u32 text_tiles = is_own ? tiles : p.corpus_tiles;
-    // The row of the request, if there is a single one.
+    // The row of the request, if there is only one request.
     const u32 row = end - first == 1 ? row_of(p, first) : NONE;
     const T* const tokens = is_own ? own_tokens<T>(p, row) : static_cast<const T*>(p.corpus);
     // The tile is loaded before the text's length is known.
     const u32 room = !is_own ? p.corpus_size : row == NONE ? 0 : p.max_len;
     const Tile<T> tile(tokens, room, section * WARPS + threadIdx.x / WARP);
     const Text<T> text = is_own ? own_text<T>(p, row) : corpus_text<T>(p);
-    // The most recent tile first, own tiles before those of the corpus.
+    // The most recent tile first; tiles of the request's own text before those of the corpus.
     const u32 before = is_own ? 0 : tiles;
     const auto place_of = [&](u32 request, u32 number) {
         return p.notes + request * u64{p.row} + before + text_tiles - 1 - number;
@@ -230,7 +236,8 @@ INLINE void scan(const Params& p) {
     }
 }
 
-// Notes the tiles of a request's own text, a tile a warp of the cluster at a time, in the first block.
+// Writes the notes of a request's own text to the first block. The warps of the cluster take tiles
+// in turn.
 template <typename T>
 INLINE void note_own(const Params& p, Tile<T> tile, const Text<T>& own, const Senders& cluster,
                      Note* notes) {
@@ -246,8 +253,8 @@ INLINE void note_own(const Params& p, Tile<T> tile, const Text<T>& own, const Se
     }
 }
 
-// The flags of a request, of its length, and of the corpus's length. The corpus's length may have changed
-// since the corpus was read, so that nothing but its range is asked.
+// The flags of a request, for its length and the corpus's length. The corpus may have been extended
+// since it was read, so only the range of its length is checked.
 INLINE u32 bad_lengths(const Params& p, u32 request, u32 row) {
     if (row == NONE) return p.requests[request] == -1 ? 0 : BAD_LENGTHS;
     const i64 own = p.lengths[row];
@@ -259,8 +266,8 @@ INLINE u32 bad_lengths(const Params& p, u32 request, u32 row) {
     return is_bad ? BAD_LENGTHS : 0;
 }
 
-// Waits as `follow` does, unless `scan` came before: `scan` has waited for what the caller enqueued, and
-// only its notes are waited for, when they are needed.
+// Calls `follow` first, unless `scan` was launched before: then `scan` has already waited for the
+// caller's work, and this kernel waits for `scan` later, when it needs the notes.
 template <typename T>
 INLINE void grow(const Params& p) {
     const bool is_second = p.own_tiles != p.here || p.corpus_tiles != 0;
@@ -282,26 +289,27 @@ INLINE void grow(const Params& p) {
     cluster.sync();
     if (is_second) follow();
     if (cluster.rank != 0) return;
-    // The outputs are padded after the barrier of the cluster, which would wait for these stores.
+    // The outputs are padded after the cluster barrier, which would wait for these stores.
     pad<T>(p, request, own, s);
     if (threadIdx.x == THREADS - 1) raise(p.flags, bad_lengths(p, request, row));
     const u32 n = p.max_drafts == nullptr ? p.n : clamped(p.max_drafts[request], p.n);
     T* const ahead = reinterpret_cast<T*>(dynamic + quads_of(p.here));
-    // A tree that grows from FEW windows at most uses `alike`. A tree that grows from more windows uses
-    // the arrays `tokens` to `counts` instead, so that they lie in the same memory.
-    u64* const alike = reinterpret_cast<u64*>(ahead + FEW * p.n);
-    T* const tokens = reinterpret_cast<T*>(alike);
+    // A tree that grows from at most MAX_WARP_WINDOWS windows uses `same_token`. A tree that grows
+    // from more windows uses the arrays `tokens` to `counts` instead, so both share the same
+    // memory.
+    u64* const same_token = reinterpret_cast<u64*>(ahead + MAX_WARP_WINDOWS * p.n);
+    T* const tokens = reinterpret_cast<T*>(same_token);
     u32* const slots = reinterpret_cast<u32*>(tokens + p.max_windows + (p.max_windows & 1));
     u32* const offer_of = slots + p.max_windows;
     u32* const firsts = offer_of + p.max_windows;
     u32* const counts = firsts + p.table;
-    u32* const end_of_few = reinterpret_cast<u32*>(alike + FEW * p.n);
-    u32* const end_of_many = counts + p.table;
-    u32* const words = end_of_few > end_of_many ? end_of_few : end_of_many;
-    u32* const worths = words + p.max_windows;
-    u32* const origins = worths + p.offers;
+    u32* const end_of_warp_arrays = reinterpret_cast<u32*>(same_token + MAX_WARP_WINDOWS * p.n);
+    u32* const end_of_block_arrays = counts + p.table;
+    u32* const words = end_of_warp_arrays > end_of_block_arrays ? end_of_warp_arrays : end_of_block_arrays;
+    u32* const priorities = words + p.max_windows;
+    u32* const origins = priorities + p.offers;
     Grower<T> grower = {p,      s,     request,  n,      own,    corpus, words,   tokens, slots,
-                        offer_of, firsts, counts, worths, origins, ahead, alike, notes};
+                        offer_of, firsts, counts, priorities, origins, ahead, same_token, notes};
     grower.run();
 }
 

@@ -1,4 +1,4 @@
-// suffix_lookup: texts, and the windows of their tiles.
+// suffix_lookup: texts, their tiles, and the windows of tiles.
 #pragma once
 
 #include "cluster.cuh"
@@ -6,10 +6,10 @@
 
 constexpr u32 THREADS = 512;
 constexpr u32 WARPS = THREADS / WARP;
-// Chunks of 32 tokens that make a tile. A warp has one tile at a time.
+// The number of chunks of 32 tokens in a tile. A warp has one tile at a time.
 constexpr u32 CHUNKS = 8;
 constexpr u32 TILE = CHUNKS * WARP;
-// Tokens of a match.
+// The largest number of tokens in a match.
 constexpr u32 MAX_MATCH = 64;
 
 // A text, and its length.
@@ -19,7 +19,7 @@ struct Text {
     u32 length;
 };
 
-// The row of `tokens` that a request has; NONE for padding and for a request that has no row.
+// The row of `tokens` that a request has; NONE for padding, and for a request that names no row.
 INLINE u32 row_of(const Params& p, u32 request) {
     if (p.requests.data == nullptr) return request;
     const u64 row = static_cast<u64>(p.requests[request]);
@@ -31,7 +31,7 @@ INLINE const T* own_tokens(const Params& p, u32 row) {
     return static_cast<const T*>(p.tokens.data) + (row == NONE ? 0 : row) * p.tokens.stride;
 }
 
-// Empty where there is no row.
+// The text of a request; empty if `row` is NONE.
 template <typename T>
 INLINE Text<T> own_text(const Params& p, u32 row) {
     return {own_tokens<T>(p, row), row == NONE ? 0 : clamped(p.lengths[row], p.max_len)};
@@ -44,8 +44,9 @@ INLINE Text<T> corpus_text(const Params& p) {
     return {static_cast<const T*>(p.corpus), length};
 }
 
-// The last tokens of a request, the last first: in each lane the one that its number of tokens
-// follows, and the one that 32 more follow. -1, which matches nothing, where there is none.
+// The last tokens of a request's text, in reverse order: lane l has the token that is followed by l
+// tokens, and the token that is followed by 32 + l tokens. -1, which equals no token, if there is
+// no such token.
 template <typename T>
 struct Suffix {
     T near;
@@ -61,8 +62,9 @@ struct Suffix {
 
     INLINE T last() const { return __shfl_sync(ALL_LANES, near, 0); }
 
-    // How many tokens of a text up to `place` are those of the suffix: the match of the window
-    // behind `place`. 0 where a negative token follows. The text has a token behind `place`.
+    // The length of the match of the window after `place`: the number of tokens up to `place` that
+    // equal those of the suffix. 0 if the next token is negative. The text must have a token after
+    // `place`.
     INLINE u32 match(const T* tokens, u32 place) const {
         const T next = tokens[place + 1];
         const u32 lane = lane_id();
@@ -78,13 +80,13 @@ struct Suffix {
     }
 };
 
-// A tile in registers: lane l has, of chunk c, token 32 * c + l.
+// A tile in registers: lane l has token 32 * c + l of each chunk c.
 template <typename T>
 struct Tile {
     T tokens[CHUNKS];
     u32 base;
 
-    // Of a text with room for `room` tokens, whatever its length.
+    // Loads the tile of a text that has room for `room` tokens, whatever the text's length.
     INLINE Tile(const T* from, u32 room, u32 tile) : base(tile * TILE) {
 #pragma unroll
         for (u32 c = 0; c < CHUNKS; c++) {
@@ -93,20 +95,22 @@ struct Tile {
         }
     }
 
-    // A bit a chunk: whether `is_it(token)`, and the text goes on behind the token.
-    template <typename Is>
-    INLINE u32 candidates(u32 length, Is is_it) const {
+    // A bit for each chunk: whether predicate(token) is true, and the text continues after the
+    // token.
+    template <typename Predicate>
+    INLINE u32 candidates(u32 length, Predicate predicate) const {
         u32 bits = 0;
 #pragma unroll
         for (u32 c = 0; c < CHUNKS; c++) {
             const u32 place = base + c * WARP + lane_id();
-            bits |= static_cast<u32>(place + 1 < length && is_it(tokens[c])) << c;
+            bits |= static_cast<u32>(place + 1 < length && predicate(tokens[c])) << c;
         }
         return bits;
     }
 };
 
-// Takes the most recent candidate of a tile out of `bits`: its place in the tile, NONE if none is left.
+// Removes the most recent candidate of a tile from `bits`. Returns its place in the tile, NONE if
+// there is none.
 INLINE u32 take(u32& bits) {
     const u32 any = __reduce_or_sync(ALL_LANES, bits);
     if (any == 0) return NONE;
@@ -116,14 +120,16 @@ INLINE u32 take(u32& bits) {
     return chunk * WARP + lane;
 }
 
-// A note of a tile: the longest match of its windows, how many of them have it, and the places of the
-// two most recent of those in the tile. 0 where no match is long enough.
+// The note of a tile: the length of the longest match of its windows, the number of windows with
+// this length, and the places in the tile of the two most recent of them. 0 if no match is long
+// enough.
 struct Note {
     u32 word;
 
     INLINE u32 longest() const { return word >> 25; }
     INLINE u32 count() const { return word >> 16 & 0x1FF; }
-    // The most recent window, and the one before it, behind the match's last token.
+    // The places of the last token before the most recent window, and before the one that precedes
+    // it.
     INLINE u32 first() const { return word & 0xFF; }
     INLINE u32 second() const { return word >> 8 & 0xFF; }
 
@@ -131,7 +137,7 @@ struct Note {
         if (match > longest()) {
             word = match << 25 | 1u << 16 | place;
         } else if (match == longest()) {
-            // 0, where there was one window, is no larger than a place.
+            // If there was only one window, second() is 0, which is not larger than any place.
             const u32 before = max(second(), min(first(), place));
             word = match << 25 | (count() + 1) << 16 | before << 8 | max(first(), place);
         }
@@ -153,7 +159,7 @@ INLINE Note note_of(const Params& p, const Tile<T>& tile, const Text<T>& text,
     }
 }
 
-// The notes of four tiles, from the tile `first` on.
+// The notes of four tiles, beginning with tile `first`.
 struct Quad {
     union {
         uint4 raw;
@@ -164,11 +170,11 @@ struct Quad {
     INLINE Quad() {}
 };
 
-// The longest match of a thread's tiles, and the number of its windows.
-struct Tally {
+// The longest match in a thread's tiles, and the number of windows with this match.
+struct MatchCount {
     u32 longest;
     u32 count;
-    // The windows of the threads before this one.
+    // The number of windows of earlier threads.
     u32 before;
 
     INLINE void add(Note note) {
@@ -179,31 +185,32 @@ struct Tally {
         if (note.longest() == longest) count += note.count();
     }
 
-    // Returns the longest match of all threads of the first `warps` warps, which call this together.
-    // Counts its windows alone from now on; `all` is their number.
-    INLINE u32 over(uint2* of_warps, u32 warps, u32& all) {
+    // Returns the longest match over all threads of the first `warps` warps, which call this
+    // together. Afterwards `count` has only the windows with this match; `all` is their number over
+    // all threads.
+    INLINE u32 reduce(uint2* of_warps, u32 warps, u32& all) {
         const u32 lane = lane_id();
         const u32 warp = threadIdx.x / WARP;
-        u32 most = __reduce_max_sync(ALL_LANES, longest);
-        if (longest != most) count = 0;
+        u32 block_longest = __reduce_max_sync(ALL_LANES, longest);
+        if (longest != block_longest) count = 0;
         const u32 through = warp_inclusive_sum(count, lane);
         before = through - count;
         all = __shfl_sync(ALL_LANES, through, WARP - 1);
-        if (warps == 1) return most;
-        if (lane == 0) of_warps[warp] = make_uint2(most, all);
+        if (warps == 1) return block_longest;
+        if (lane == 0) of_warps[warp] = make_uint2(block_longest, all);
         __syncthreads();
         const uint2 theirs = lane < WARPS ? of_warps[lane] : make_uint2(0, 0);
-        most = __reduce_max_sync(ALL_LANES, theirs.x);
-        const u32 windows = theirs.x == most ? theirs.y : 0;
+        block_longest = __reduce_max_sync(ALL_LANES, theirs.x);
+        const u32 windows = theirs.x == block_longest ? theirs.y : 0;
         const u32 through_warp = warp_inclusive_sum(windows, lane);
         before += __shfl_sync(ALL_LANES, through_warp - windows, warp);
         all = __shfl_sync(ALL_LANES, through_warp, WARP - 1);
-        if (longest != most) count = 0;
-        return most;
+        if (longest != block_longest) count = 0;
+        return block_longest;
     }
 };
 
-// The largest of a value over the block.
+// The largest value over the threads of the block.
 INLINE u64 largest_of_block(u64 value, u64* maxima) {
 #pragma unroll
     for (u32 step = WARP / 2; step > 0; step /= 2) {

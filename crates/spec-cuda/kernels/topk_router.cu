@@ -1,36 +1,34 @@
-// topk_router: the topk experts of each token of a mixture-of-experts layer.
+// topk_router: selects the topk experts of each token of a mixture-of-experts layer, and their
+// weights.
 //
-// A warp owns a token and no warp waits for another. A lane owns V neighbouring
-// experts (8 where there are 256), so a group of experts is a group of lanes
-// and the lower lane has the lower index.
+// A warp routes a token, and no warp waits for another. A lane has V neighbouring experts (8 of
+// 256), so a group of experts belongs to neighbouring lanes, and a lower lane has lower indices.
 //
-// Bytes: each logit read once, topk weights and indices written; at 65536 tokens
-// of 256 f32 experts 71 MB, 24 us at 3.0 TB/s. The arithmetic would cost more:
-// the exact score of an expert is 40 operations, 256 of them a token. So there
-// are a quick route and an exact one.
+// Bytes: each logit is read once, topk weights and indices are written: 71 MB for 65536 tokens of
+// 256 f32 experts, 24 us at 3.0 TB/s. Exact arithmetic would take longer: the exact score of an
+// expert takes 40 operations, and a token has 256 experts. So there are two routes:
 //
-// * `quick` scores with the device's own exp2 and reciprocal (5 operations), maps
-//   choices to integers that carry their index in the low bits, sorts a lane's
-//   keys in registers and takes the largest head of a lane topk times. A bound
-//   on the difference to the exact score then tells whether the exact scores
-//   could decide any comparison otherwise. Where they could, among the picks or
-//   between groups, the candidates' exact scores are worked out and decide; where
-//   that is not enough (ties among too many, a number that is not finite) the
+// * `quick` computes scores with the device's approximate exp2 and reciprocal (5 operations). It
+//   maps choices (score plus bias) to integer keys with the expert's index in the low bits, sorts
+//   the keys of each lane in registers, and takes the largest head of all lanes topk times. An
+//   error bound then shows whether exact scores could change the result of a comparison. If they
+//   could, among the picks or between groups, the exact scores of the candidates are computed and
+//   decide. If that is not enough (ties among too many experts, a number that is not finite), the
 //   token goes to:
-// * `exact_route` (topk_router_exact.cuh), which replays the rules bit by bit.
+// * `exact_route` (topk_router_exact.cuh), which follows the exact rules bit by bit.
 //
-// DeepSeek-V3's shape has a quicker route, `grouped::route` (topk_router_grouped.cuh); its kernels with
-// options are in topk_router_grouped.cu. Without groups, numbers of experts that no kernel here is made
-// for take `flat::route` (topk_router_flat.cu). Shapes without any of these routes take `route_any`
-// (topk_router_any.cuh). All routes give the same indices. Kernels come with `Plain` or with `Options`
-// (topk_router_row.cuh), so that what few models need costs the others nothing.
-#include "topk_router_any.cuh"
+// DeepSeek-V3's shape has a faster route, `grouped::route` (topk_router_grouped.cuh); its kernels
+// with options are in topk_router_grouped.cu. Without groups, numbers of experts for which no
+// kernel here is compiled take `flat::route` (topk_router_flat.cu). All other shapes take
+// `route_general` (topk_router_general.cuh). All routes give the same indices. Kernels are compiled
+// with `NoOptions` or with `Options` (topk_router_row.cuh), so that options that few models need
+// cost other models nothing.
+#include "topk_router_general.cuh"
 #include "topk_router_grouped.cuh"
 
 // ---- the quick route ----------------------------------------------------------
 
-// V logits of a lane, in the widest loads that V allows. The row is aligned to
-// 16 bytes.
+// V logits of a lane, loaded with the widest loads that V allows. The row is aligned to 16 bytes.
 template <u32 V, typename T>
 struct Logits {
     static constexpr u32 BYTES = V * sizeof(T);
@@ -67,8 +65,8 @@ struct Logits {
     static INLINE float half_bits(u16 bits, bf16) { return to_f32(__ushort_as_bfloat16(bits)); }
 };
 
-// A warp's shared memory: a token's scores by expert, each lane's keys in
-// descending order with a 0 behind them, and the keys taken.
+// Shared memory of a warp: the scores of a token by expert; the keys of each lane in descending
+// order, followed by 0; and the keys that were taken.
 template <u32 V>
 struct Scratch {
     static constexpr u32 ROW = V + 4;
@@ -77,15 +75,15 @@ struct Scratch {
     u32 taken[WARP + 4];
 };
 
-// A lane's sorted keys: the first two in registers, so that taking one waits for
-// no load, the rest in shared memory.
+// The sorted keys of a lane. The first two are in registers, so that taking a key waits for no
+// load; the others are in shared memory.
 struct Queue {
     u32 head;
     u32 second;
     const u32* rest;
 };
 
-// Takes the largest head.
+// Takes the largest of the lanes' heads.
 template <u32 V>
 INLINE u32 take(Scratch<V>& scratch, u32 pick, Queue& queue) {
     const u32 largest = __reduce_max_sync(ALL_LANES, queue.head);
@@ -97,12 +95,13 @@ INLINE u32 take(Scratch<V>& scratch, u32 pick, Queue& queue) {
     return largest;
 }
 
-// Whether this lane's group is among the `kept` best. Keys are equal within a
-// group and different between groups; `apart` is how far the best dropped group is from the kept ones.
-INLINE bool keeps_key(u32 key, u32 groups, u32 kept, u32& apart) {
+// Whether this lane's group is among the `kept` best groups. Keys are equal within a group and
+// different between groups. `distance` is the difference between the lowest kept and the highest
+// dropped sum.
+INLINE bool keeps_key(u32 key, u32 groups, u32 kept, u32& distance) {
     bool keeps;
     if (groups == 8) {
-        // The number of better groups, by comparing with all at once.
+        // The number of better groups, found by comparing with all other groups.
         u32 rank = 0;
 #pragma unroll
         for (u32 other = 1; other < 8; ++other) {
@@ -117,51 +116,27 @@ INLINE bool keeps_key(u32 key, u32 groups, u32 kept, u32& apart) {
         keeps = left == 0;
     }
     const u32 last = __reduce_min_sync(ALL_LANES, keeps ? key : ~0u);
-    apart = (last >> 8) - (__reduce_max_sync(ALL_LANES, keeps ? 0 : key) >> 8);
+    distance = (last >> 8) - (__reduce_max_sync(ALL_LANES, keeps ? 0 : key) >> 8);
     return keeps;
 }
 
-// The exact score of a logit, for scorings that need no other logit.
+// The exact score of a logit, for scoring functions that need no other logit.
 template <u32 SCORING>
 INLINE float exact_score(float logit) {
     return SCORING == SQRT_SOFTPLUS ? exact::sqrt_softplus(logit) : exact::sigmoid(logit);
 }
 
-// The exact choice of an expert, for the same scorings. All numbers are finite.
+// The exact choice of an expert, for the same scoring functions. All numbers are finite.
 template <u32 SCORING, typename T, typename O>
 INLINE float exact_choice(const Params& p, const O& options, const T* row, u32 expert) {
     const float score = exact_score<SCORING>(to_f32(row[expert]));
     return p.bias != nullptr ? exact::add(score, bias_of(p, options, expert)) : score;
 }
 
-// Routes the first `count` tokens of the call on the quick route; the tokens after them are padding, which
-// gets no experts. The quick route needs exactly V * 32 experts, at least topk experts in the kept
-// groups (so that the queue of no lane runs dry), 1, 2, 4, 8, 16 or 32 groups, fewer than 2^31 tokens,
-// topk of at most 32, aligned rows, and no bias where the scores are a softmax.
-template <u32 V, typename T, u32 SCORING, typename O>
-INLINE void quick(const Params& p, const O& options, u64 count) {
+// Loads the biases of a lane's experts, mapped for keys. Returns the mapping. By all lanes of a warp.
+template <u32 V, u32 SCORING, typename O>
+INLINE Mapping map_biases(const Params& p, const O& options, u32 lane, float (&bias)[V]) {
     constexpr bool OVER_ROW = SCORING == SOFTMAX;
-    __shared__ Scratch<V> scratches[THREADS / WARP];
-    const u32 lane = lane_id();
-    const u32 warp = threadIdx.x / WARP;
-    Scratch<V>& scratch = scratches[warp];
-    const u32 step = gridDim.x * (THREADS / WARP);
-    const u32 tokens = static_cast<u32>(count);
-    u32 token = blockIdx.x * (THREADS / WARP) + warp;
-    if (token >= tokens) return;
-    // Row strides in bytes, which fit 32 bits here.
-    const u32 x_stride = static_cast<u32>(p.x.stride * sizeof(T));
-    const auto row_of = [&](u32 token) {
-        const char* base = static_cast<const char*>(p.x.data);
-        return reinterpret_cast<const T*>(base + static_cast<u64>(token) * x_stride);
-    };
-    Logits<V, T> logits;
-    logits.load(row_of(token) + lane * V);
-    u32* const sorted = scratch.keys + lane * Scratch<V>::ROW;
-    sorted[V] = 0;
-    sorted[V + 1] = 0;
-
-    float bias[V];
     float low = 0.0f;
     float high = 0.0f;
     bool finite = true;
@@ -181,24 +156,75 @@ INLINE void quick(const Params& p, const O& options, u64 count) {
 #pragma unroll
     for (u32 j = 0; j < V; ++j) bias[j] = map(bias[j]);
 
+    return map;
+}
+
+// The rank of a candidate among the first topk + 1 lanes' candidates, by exact choices. `score` is the
+// exact score of this lane's candidate, if it is `there`.
+template <typename O>
+INLINE u32 exact_rank(const Params& p, const O& options, bool there, float score, u32 expert) {
+    float choice = score;
+    if (there && p.bias != nullptr) {
+        choice = exact::add(score, bias_of(p, options, expert));
+    }
+    const u32 key = there ? exact::sort_key(choice) : 0;
+    u32 rank = 0;
+    for (u32 i = 0; i <= p.topk; ++i) {
+        const u32 k = __shfl_sync(ALL_LANES, key, i);
+        const u32 e = __shfl_sync(ALL_LANES, expert, i);
+        rank += k > key || (k == key && e < expert);
+    }
+    return rank;
+}
+
+// Routes the first `count` tokens on the quick route; the tokens after them are padding. The quick
+// route requires exactly V * 32 experts; at least topk experts in the kept groups, so that no lane
+// runs out of keys; 1, 2, 4, 8, 16 or 32 groups; fewer than 2^31 tokens; topk of at most 32;
+// aligned rows; and no bias if the scores are a softmax.
+template <u32 V, typename T, u32 SCORING, typename O>
+INLINE void quick(const Params& p, const O& options, u64 count) {
+    constexpr bool OVER_ROW = SCORING == SOFTMAX;
+    __shared__ Scratch<V> scratches[THREADS / WARP];
+    const u32 lane = lane_id();
+    const u32 warp = threadIdx.x / WARP;
+    Scratch<V>& scratch = scratches[warp];
+    const u32 step = gridDim.x * (THREADS / WARP);
+    const u32 tokens = static_cast<u32>(count);
+    u32 token = blockIdx.x * (THREADS / WARP) + warp;
+    if (token >= tokens) return;
+    // Row strides in bytes, which fit 32 bits on this route.
+    const u32 x_stride = static_cast<u32>(p.x.stride * sizeof(T));
+    const auto row_of = [&](u32 token) {
+        const char* base = static_cast<const char*>(p.x.data);
+        return reinterpret_cast<const T*>(base + static_cast<u64>(token) * x_stride);
+    };
+    Logits<V, T> logits;
+    logits.load(row_of(token) + lane * V);
+    u32* const sorted = scratch.keys + lane * Scratch<V>::ROW;
+    sorted[V] = 0;
+    sorted[V + 1] = 0;
+
+    float bias[V];
+    const Mapping map = map_biases<V, SCORING>(p, options, lane, bias);
     const bool grouped = p.topk_groups < p.groups;
-    // Lanes that share a group, and the lane's group counted from above.
+    // The number of lanes of a group, and the lane's group number counted from 255 down.
     const u32 sharing = WARP / p.groups;
     const u32 inverse_group = 255 - (lane >> (__ffs(sharing) - 1));
     const u32 inverse = INDEX_MASK - lane * V;
-    // The choice of an expert in a dropped group is 0.0 unless it is excluded: picks must lie above that.
+    // The choice of an expert in a dropped group is 0.0 unless such experts are excluded. Picks
+    // must have larger keys.
     const u32 least = grouped && !p.excluded ? key_of(map(0.0f), INDEX_MASK) : 0;
 
     while (true) {
-        float odd = 0.0f;
+        float nonfinite = 0.0f;
 #pragma unroll
-        for (u32 j = 0; j < V; ++j) odd = fmaf(logits[j], 0.0f, odd);
+        for (u32 j = 0; j < V; ++j) nonfinite = fmaf(logits[j], 0.0f, nonfinite);
         if (SCORING == SQRT_SOFTPLUS) {
             constexpr float LARGEST = Scale<SCORING>::LARGEST_LOGIT;
 #pragma unroll
-            for (u32 j = 0; j < V; ++j) odd = logits[j] > LARGEST ? __uint_as_float(0x7FC00000u) : odd;
+            for (u32 j = 0; j < V; ++j) nonfinite = logits[j] > LARGEST ? __uint_as_float(0x7FC00000u) : nonfinite;
         }
-        bool sure = map.usable && !__any_sync(ALL_LANES, odd != odd);
+        bool sure = map.usable && !__any_sync(ALL_LANES, nonfinite != nonfinite);
 
         float max = 0.0f;
         float total = 0.0f;
@@ -245,10 +271,11 @@ INLINE void quick(const Params& p, const O& options, u64 count) {
                 first = ::max(first, other_first);
             }
             const u32 sum = (first >> INDEX_BITS) + ((p.group_max ? first : second) >> INDEX_BITS);
-            u32 apart;
-            bool keeps = keeps_key((sum << 8) + inverse_group, p.groups, p.topk_groups, apart);
-            if (apart <= map.group_gap) {
-                // Exact sums of the lanes' two largest, if these are the two.
+            u32 distance;
+            bool keeps = keeps_key((sum << 8) + inverse_group, p.groups, p.topk_groups, distance);
+            if (distance <= map.group_gap) {
+                // If the two largest keys of each lane are certain, exact sums of their choices
+                // decide.
                 const bool two = gap(keys[1], keys[2]) > map.expert_gap;
                 sure &= !OVER_ROW && __all_sync(ALL_LANES, two);
                 const float a = exact_choice<SCORING>(p, options, row_of(token), expert_of(keys[0]));
@@ -259,7 +286,8 @@ INLINE void quick(const Params& p, const O& options, u64 count) {
             if (!keeps) queue.head = 0;
         }
 
-        // One key more than topk, to know how near the best expert that is not picked comes.
+        // Takes one key more than topk, to compare the last pick with the best expert that is not
+        // picked.
         u32 last = 0;
         if (p.topk == 8) {
 #pragma unroll
@@ -273,11 +301,12 @@ INLINE void quick(const Params& p, const O& options, u64 count) {
         const u32 mine = lane <= p.topk ? scratch.taken[lane] : 0;
         const u32 expert = expert_of(mine);
         u32 position = lane;
-        // Whether a pick may be beyond the first eight lanes.
+        // Whether a pick may be in a lane after the first eight.
         bool wide = p.topk > 8;
         float score = lane < p.topk ? scratch.scores[expert] : 0.0f;
 
-        // Neighbours in the order must lie apart, the first not taken included.
+        // Keys that are neighbours in the order must differ by more than the error; so must the
+        // last pick and the first key that is not picked.
         const u32 above = __shfl_up_sync(ALL_LANES, mine, 1);
         const bool close = lane - 1 < p.topk && gap(above, mine) <= map.expert_gap;
         const bool open = gap(last, extra) <= map.expert_gap;
@@ -286,31 +315,22 @@ INLINE void quick(const Params& p, const O& options, u64 count) {
             const bool there = lane <= p.topk && mine != 0;
             const float logit = there ? to_f32(row_of(token)[expert]) : 0.0f;
             if (OVER_ROW || p.topk == WARP) {
-                // Exact scores need the exact sum. Without it, only the order of equal logits is sure.
+                // Exact softmax scores need the exact sum. Without it, only the order of equal
+                // logits is certain.
                 const bool tie = logit == __shfl_up_sync(ALL_LANES, logit, 1);
                 sure &= OVER_ROW && !open && !__any_sync(ALL_LANES, close && !tie);
             } else {
-                // The exact choices of the candidates decide, if no other expert is near.
+                // The exact choices of the candidates decide, unless yet another expert is near.
                 const u32 next = __reduce_max_sync(ALL_LANES, queue.head);
                 sure &= !open || gap(extra, next) > map.expert_gap;
                 score = exact_score<SCORING>(logit);
-                float choice = score;
-                if (there && p.bias != nullptr) {
-                    choice = exact::add(score, bias_of(p, options, expert));
-                }
-                const u32 key = there ? exact::sort_key(choice) : 0;
-                u32 rank = 0;
-                for (u32 i = 0; i <= p.topk; ++i) {
-                    const u32 k = __shfl_sync(ALL_LANES, key, i);
-                    const u32 e = __shfl_sync(ALL_LANES, expert, i);
-                    rank += k > key || (k == key && e < expert);
-                }
+                const u32 rank = exact_rank(p, options, there, score, expert);
                 position = lane <= p.topk ? rank : lane;
                 wide = true;
             }
         }
         if (OVER_ROW && !p.renormalize) {
-            // Where weights are renormalized, the sum over all experts cancels out.
+            // If weights are renormalized, the sum over all experts cancels out.
             score = __fdividef(score, warp_sum(total));
         }
         if (sure) {
@@ -321,76 +341,76 @@ INLINE void quick(const Params& p, const O& options, u64 count) {
         token += step;
         if (token >= tokens) break;
         logits.load(row_of(token) + lane * V);
-        // The next token's scores go where this one's were read.
+        // The next token's scores overwrite those that were just read.
         __syncwarp();
     }
 }
 
 // ---- kernels ------------------------------------------------------------------
 
-// A bias that is not finite is flagged once, by the first block.
+// Raises a flag for a bias that is not finite. By the first block.
 template <typename O>
 INLINE void check_bias(const Params& p, const O& options, u64 count) {
     if (blockIdx.x != 0 || p.bias == nullptr || count == 0) return;
-    bool odd = false;
+    bool nonfinite = false;
     for (u32 i = threadIdx.x; i < p.experts; i += blockDim.x) {
-        odd |= !exact::finite(bias_of(p, options, i));
+        nonfinite |= !exact::finite(bias_of(p, options, i));
     }
-    if (odd) raise(p.flags, NON_FINITE);
+    if (nonfinite) raise(p.flags, NON_FINITE);
 }
 
-// Any shape: warps stride over the tokens.
+// Kernels for any shape: each warp takes every warps-th token.
 template <typename T, typename R>
-INLINE void any(const Extended& e, const R& replay) {
+INLINE void general(const Extended& e, const R& replay) {
     extern __shared__ u32 memory[];
     const Params& p = e.common;
-    const u64 count = live_tokens(p, e.options);
+    const u64 count = unpadded_tokens(p, e.options);
     check_bias(p, e.options, count);
     pad(p, e.options, replay, count);
     const u32 warps = blockDim.x / WARP;
     const u32 warp = threadIdx.x / WARP;
     const u64 step = static_cast<u64>(gridDim.x) * warps;
     for (u64 token = static_cast<u64>(blockIdx.x) * warps + warp; token < count; token += step) {
-        route_any<T>(p, e.options, replay, token, memory + warp * e.options.words);
+        route_general<T>(p, e.options, replay, token, memory + warp * e.options.words);
     }
 }
 
 template <typename T>
-INLINE void any_extended(const Extended& e) {
-    any<T>(e, Plain());
+INLINE void general_extended(const Extended& e) {
+    general<T>(e, NoOptions());
 }
 
 // With experts that are given or recorded, or weights of 16 bits.
 template <typename T>
-INLINE void any_replay(const Replayed& r) {
-    any<T>(r.extended, r.replay);
+INLINE void general_replay(const Replayed& r) {
+    general<T>(r.extended, r.replay);
 }
 
 template <u32 V, typename T, u32 SCORING>
 INLINE void quick_plain(const Params& p) {
-    check_bias(p, Plain(), p.tokens);
-    quick<V, T, SCORING>(p, Plain(), p.tokens);
+    check_bias(p, NoOptions(), p.tokens);
+    quick<V, T, SCORING>(p, NoOptions(), p.tokens);
 }
 
 template <u32 V, typename T, u32 SCORING>
 INLINE void quick_extended(const Extended& e) {
-    const u64 count = live_tokens(e.common, e.options);
+    const u64 count = unpadded_tokens(e.common, e.options);
     check_bias(e.common, e.options, count);
-    pad(e.common, e.options, Plain(), count);
+    pad(e.common, e.options, NoOptions(), count);
     quick<V, T, SCORING>(e.common, e.options, count);
 }
 
 template <u32 LANES, typename T>
 INLINE void grouped_plain(const Params& p) {
-    grouped::route<LANES, T>(p, Plain(), p.tokens);
+    grouped::route<LANES, T>(p, NoOptions(), p.tokens);
 }
 
-// For few tokens and for many.
+// The grouped route with 32 lanes a token is for few tokens, with 8 lanes for many.
 #define GROUPED(lanes, dtype, T, resident)                                              \
     SPEC_KERNEL_BLOCKS(topk_router_grouped_##lanes##_##dtype, (grouped_plain<lanes, T>), \
                        Params, grouped::THREADS, resident)
 
-// `resident`: the blocks that a multiprocessor must hold.
+// `resident` is the number of blocks that a multiprocessor must hold.
 #define QUICK(scoring, SCORING, V, experts, dtype, T, resident)                         \
     SPEC_KERNEL_BLOCKS(topk_router_##scoring##_##experts##_##dtype,                     \
                        (quick_plain<V, T, SCORING>), Params, THREADS, resident)
@@ -399,10 +419,11 @@ INLINE void grouped_plain(const Params& p) {
     SPEC_KERNEL_BLOCKS(topk_router_##scoring##_##experts##_extended_##dtype,            \
                        (quick_extended<V, T, SCORING>), Extended, THREADS, resident)
 
-// Extended kernels are for the shapes of published models; other shapes go to `any`.
+// The kernels with options are for shapes of published models; other shapes take the general
+// kernel.
 #define ROUTERS(dtype, T)                                                               \
-    SPEC_KERNEL(topk_router_any_##dtype, any_extended<T>, Extended, 128)                \
-    SPEC_KERNEL(topk_router_replay_##dtype, any_replay<T>, Replayed, 128)               \
+    SPEC_KERNEL(topk_router_general_##dtype, general_extended<T>, Extended, 128)                \
+    SPEC_KERNEL(topk_router_replay_##dtype, general_replay<T>, Replayed, 128)               \
     GROUPED(32, dtype, T, 4)                                                            \
     GROUPED(8, dtype, T, 5)                                                             \
     QUICK(sigmoid, SIGMOID, 4, 128, dtype, T, 4)                                        \

@@ -1,5 +1,6 @@
-// topk_router by the exact rules, crates/spec-core/src/exact.rs replayed bit by bit, a
-// warp a token and its experts in registers: where the quick route is not sure.
+// topk_router by the exact rules: crates/spec-core/src/exact.rs bit by bit. A warp routes a token,
+// with the token's experts in registers. For tokens whose result the quick route cannot be certain
+// of.
 #pragma once
 
 #include "topk_router_row.cuh"
@@ -15,12 +16,12 @@ INLINE float sqrt_softplus(float x) {
 
 }  // namespace exact
 
-// The factor of a row's scores: 0 for all where the maximum is negative infinity.
+// The factor of a row's scores; 0 if the row's maximum is negative infinity.
 INLINE float row_factor(float max, u64 sum) {
     return max > negative_infinity() ? exact::softmax::factor(sum) : 0.0f;
 }
 
-// The two largest of values that lanes share in groups of a power of two.
+// The two largest values of the `sharing` lanes (a power of two) of a group.
 INLINE void merge_two(u32 sharing, float& best, float& second) {
     for (u32 o = 1; o < sharing; o *= 2) {
         const float other_best = __shfl_xor_sync(ALL_LANES, best, o);
@@ -30,8 +31,8 @@ INLINE void merge_two(u32 sharing, float& best, float& second) {
     }
 }
 
-// Four logits' scores by the exact rules, side by side. Calls, not copies: the
-// exact route is long as it is, and rarely taken where speed counts.
+// The exact scores of four logits. Not inlined: the exact route is long, and rarely taken where
+// speed matters.
 template <typename O>
 __device__ __noinline__ float4 exact_scores(u32 scoring, float4 x, float max, float factor) {
     const auto score = [&](float logit) {
@@ -43,7 +44,7 @@ __device__ __noinline__ float4 exact_scores(u32 scoring, float4 x, float max, fl
     return make_float4(score(x.x), score(x.y), score(x.z), score(x.w));
 }
 
-// The sum of four logits' weights in units of 2^-31.
+// The sum of the weights of four logits in units of 2^-31.
 __device__ __noinline__ u64 exact_weights(float4 x, float max) {
     const auto weight = [&](float logit) -> u64 {
         return exact::softmax::fixed(exact::softmax::weight(logit, max));
@@ -64,8 +65,8 @@ INLINE u32 largest_of(const u32 (&keys)[V]) {
     return tree[0];
 }
 
-// Whether the lane's group is kept, where a lane's experts are all of one group
-// and lanes share groups in powers of two; of a lane's two largest choices.
+// Whether the lane's group is kept. `best` and `second` are the lane's two largest choices. All
+// experts of a lane belong to one group, and the lanes of a group are a power of two.
 __device__ __noinline__ bool keeps_group(const Params& p, float best, float second) {
     const u32 lane = lane_id();
     const u32 sharing = WARP / p.groups;
@@ -83,8 +84,8 @@ __device__ __noinline__ bool keeps_group(const Params& p, float best, float seco
     return kept;
 }
 
-// Routes a token by the exact rules: V * 32 experts, V a multiple of 4, groups as
-// `keeps_group` wants them, chosen by the score, topk at most 32.
+// Routes a token by the exact rules: V * 32 experts, V a multiple of 4, groups as `keeps_group`
+// requires, experts chosen by score, topk at most 32.
 template <u32 V, typename T, typename O>
 __device__ __noinline__ void exact_route(const Params& p, const O& options, u64 token) {
     const u32 lane = lane_id();
@@ -93,16 +94,16 @@ __device__ __noinline__ void exact_route(const Params& p, const O& options, u64 
     float x[V];
     float choice[V];
     float max = negative_infinity();
-    bool odd = false;
+    bool nonfinite = false;
 #pragma unroll
     for (u32 j = 0; j < V; ++j) {
         x[j] = to_f32(row[base + j]);
         choice[j] = p.bias != nullptr ? bias_of(p, options, base + j) : 0.0f;
-        odd |= !exact::finite(x[j]);
+        nonfinite |= !exact::finite(x[j]);
         max = fmaxf(max, x[j]);
     }
-    odd = __any_sync(ALL_LANES, odd);
-    if (odd && lane == 0) raise(p.flags, NON_FINITE);
+    nonfinite = __any_sync(ALL_LANES, nonfinite);
+    if (nonfinite && lane == 0) raise(p.flags, NON_FINITE);
 
     float factor = 0.0f;
     if (p.scoring == SOFTMAX) {

@@ -1,17 +1,18 @@
-// topk_router without groups where topk_router.cu has no kernel of the number of experts: the design is
-// in topk_router_flat.cuh. An archive of its own, so that it is loaded where it is needed.
+// topk_router without groups, for numbers of experts for which topk_router.cu has no kernel.
+// topk_router_flat.cuh describes the design. A separate archive, so that it is loaded only if
+// needed.
 #include "topk_router_flat.cuh"
 
 template <u32 Q, typename T>
 INLINE void flat_route(const Extended& e) {
-    const u64 count = live_tokens(e.common, e.options);
-    pad(e.common, e.options, Plain(), count);
+    const u64 count = unpadded_tokens(e.common, e.options);
+    pad(e.common, e.options, NoOptions(), count);
     flat::route<Q, T>(e.common, e.options, count);
 }
 
-// For at most 128 Q experts, with the blocks that a multiprocessor must hold.
-#define FLAT(Q, most, dtype, T, resident)                                                 \
-    SPEC_KERNEL_BLOCKS(topk_router_flat_##most##_##dtype, (flat_route<Q, T>), Extended, \
+// For at most 128 Q experts. `resident` is the number of blocks that a multiprocessor must hold.
+#define FLAT(Q, max, dtype, T, resident)                                                 \
+    SPEC_KERNEL_BLOCKS(topk_router_flat_##max##_##dtype, (flat_route<Q, T>), Extended, \
                        flat::THREADS, resident)
 
 #define FLATS(dtype, T)       \

@@ -1,27 +1,29 @@
-// topk_router without groups, for numbers of experts that no kernel of topk_router.cu is made for: at
-// most 128 Q experts, a multiple of four, and topk at most 16. A warp routes a token. A lane has four
-// neighbouring experts of every 128:
+// topk_router without groups, for numbers of experts for which topk_router.cu has no kernel: at
+// most 128 Q experts, a multiple of four, and topk at most 16. A warp routes a token. A lane has
+// four neighbouring experts of every 128:
 //
 //     experts    | 0 .. 3 | 4 .. 7 | ... | 124 .. 127 | 128 .. 131 | ...
 //     lane       |   0    |   1    |     |     31     |      0     |
 //
-// 1. Keys as on the quick route (topk_router_quick.cuh), ten of their bits the expert. A lane keeps
-//    the largest of its own.
-// 2. The topk-th largest of these 32 keys bounds the picks from below: as many experts have keys at
-//    least as large. Keys that lie further below this bound than quick and exact scores may differ
-//    are no picks.
-// 3. The candidates that are left go to shared memory: 22 on average for 16 of 896 random logits, and
-//    more than 32 for one token of 500.
-// 4. The exact choices of all candidates, a lane each, and the rank of each among them: the picks.
+// 1. Keys as on the quick route (topk_router_quick.cuh), with the expert in ten of their bits. A
+//    lane finds the largest of its own keys.
+// 2. The topk-th largest of these 32 keys is a lower bound of the picks, since topk experts have
+//    keys that are at least as large. Keys that are below this bound by more than the error of
+//    quick scores cannot be picks.
+// 3. The remaining candidates go to shared memory: on average 22 for topk 16 of 896 random logits,
+//    and more than 32 for one token of 500.
+// 4. A lane for each candidate computes its exact choice and its rank among the candidates: the
+//    picks.
 //
-// Where there are more than MAX_CANDIDATES (many equal logits), or a number is not finite, the token goes
-// to `route_any`.
+// If there are more than MAX_CANDIDATES candidates (many equal logits), or a number is not finite,
+// the token goes to `route_general`.
 //
-// Bytes: each logit read once, topk weights and indices written; 4096 tokens of 896 f32 experts are
-// 15 MB, 4 us at 3.7 TB/s. Instructions: some 700 a token, 3 us for 4096 tokens on 132 multiprocessors.
+// Bytes: each logit is read once, topk weights and indices are written: 15 MB for 4096 tokens of
+// 896 f32 experts, 4 us at 3.7 TB/s. Instructions: about 700 a token, 3 us for 4096 tokens on 132
+// multiprocessors.
 #pragma once
 
-#include "topk_router_any.cuh"
+#include "topk_router_general.cuh"
 #include "topk_router_quick.cuh"
 
 namespace flat {
@@ -31,22 +33,24 @@ constexpr u32 WARPS = THREADS / WARP;
 // Neighbouring experts of a lane.
 constexpr u32 QUAD = 4;
 constexpr u32 MAX_CANDIDATES = 2 * WARP;
-// A key is 22 bits of a choice, mapped to [1.025, 1.475], and 10 bits that are larger for a lower index.
+// A key has 22 bits of a choice, mapped to [1.025, 1.475], and 10 bits that are larger for a lower
+// index.
 constexpr u32 INDEX_BITS = 10;
 constexpr u32 INDEX_MASK = (1u << INDEX_BITS) - 1;
 constexpr float KEY_LOW = 1.025f;
 constexpr float KEY_SPAN = 0.45f;
-// Of lanes beyond the last expert: the score is 0, and the key is below every expert's.
+// For experts beyond the last: the score is 0, and the key is below the key of every expert.
 constexpr float ABSENT_LOGIT = -1000.0f;
 constexpr float ABSENT_BIAS = 1.0f;
 
 INLINE u32 expert_of(u32 key) { return INDEX_MASK - (key & INDEX_MASK); }
 
-// What a warp has of a token's candidates.
+// Per-warp scratch: the candidates of one token.
 struct Scratch {
     u32 maxima[WARP];
     u32 keys[MAX_CANDIDATES];
-    // The exact choice above, and below it a number that is larger for a lower index; 0 behind the last.
+    // The key of the exact choice in the upper half, and a number that is larger for a lower index
+    // in the lower half; 0 after the last candidate.
     u64 choices[MAX_CANDIDATES];
 };
 
@@ -80,13 +84,13 @@ INLINE float exact_score(u32 scoring, float logit) {
     return scoring == SIGMOID ? exact::sigmoid(logit) : exact::sqrt_softplus(logit);
 }
 
-// Routes a token by the exact rules. A call, not a copy: rarely taken.
+// Routes a token by the exact rules. Not inlined, because it is rarely needed.
 template <typename T>
 __device__ __noinline__ void rescue(const Params& p, const Options& options, u32 token, u32* keys) {
-    route_any<T>(p, options, Plain(), token, keys);
+    route_general<T>(p, options, NoOptions(), token, keys);
 }
 
-// The biases of a block's tokens, mapped as keys want them, in shared memory. All threads call it.
+// Loads the biases into shared memory, mapped for keys. By all threads of the block.
 template <u32 Q>
 INLINE Mapping map_biases(const Params& p, const Options& options, float* biases) {
     constexpr u32 READS = Q * QUAD * WARP / THREADS;
@@ -110,7 +114,7 @@ INLINE Mapping map_biases(const Params& p, const Options& options, float* biases
         high = warp_max_ordered(high);
         if (lane_id() == 0) {
             lows[threadIdx.x / WARP] = low;
-            // A bias that is not finite makes the highest infinite.
+            // A bias that is not finite makes the highest bias infinite.
             highs[threadIdx.x / WARP] = finite ? high : infinity();
         }
         __syncthreads();
@@ -135,12 +139,12 @@ INLINE Mapping map_biases(const Params& p, const Options& options, float* biases
     return map;
 }
 
-// The keys of a lane's experts. Returns whether quick scores are near exact ones.
+// Computes the keys of a lane's experts. Returns whether quick scores are near the exact scores.
 template <u32 Q, u32 SCORING>
 INLINE bool make_keys(const Mapping& map, const float* biases, const float (&logits)[Q][QUAD],
                       u32 (&keys)[Q][QUAD]) {
     const u32 lane = lane_id();
-    float odd = 0.0f;
+    float nonfinite = 0.0f;
     float top = 0.0f;
 #pragma unroll
     for (u32 i = 0; i < Q; ++i) {
@@ -149,18 +153,20 @@ INLINE bool make_keys(const Mapping& map, const float* biases, const float (&log
 #pragma unroll
         for (u32 j = 0; j < QUAD; ++j) {
             const float x = logits[i][j];
-            // `odd` is not finite if a logit is not, or is huge.
-            if (j % 2 == 1) odd = fmaf(logits[i][j - j % 2], x, odd);
+            // The products add up to a number that is not finite if a logit is not finite or is
+            // huge.
+            if (j % 2 == 1) nonfinite = fmaf(logits[i][j - j % 2], x, nonfinite);
             if (SCORING == SQRT_SOFTPLUS) top = fmaxf(top, x);
             const float mapped = fmaf(quick_score<SCORING>(x), map.factor, bias[j]);
             const u32 inverse = INDEX_MASK - (i * WARP + lane) * QUAD - j;
             keys[i][j] = (__float_as_uint(mapped) << INDEX_BITS) + inverse;
         }
     }
-    return exact::finite(odd) && top <= Scale<SCORING>::LARGEST_LOGIT;
+    return exact::finite(nonfinite) && top <= Scale<SCORING>::LARGEST_LOGIT;
 }
 
-// The `rank`-th largest, from 1, of a key a lane; some key below it where fewer lanes have experts.
+// The `rank`-th largest, counted from 1, of the lanes' keys; a smaller number if fewer lanes have
+// experts.
 INLINE u32 largest_of_lanes(Scratch& scratch, u32 key, u32 rank) {
     scratch.maxima[lane_id()] = key;
     __syncwarp();
@@ -176,7 +182,7 @@ INLINE u32 largest_of_lanes(Scratch& scratch, u32 key, u32 rank) {
     return __reduce_max_sync(ALL_LANES, above + 1 >= rank ? key : 0);
 }
 
-// Orders `count` candidates by their exact choices and writes the picks.
+// Orders `count` candidates by their exact choices, and writes the picks.
 template <typename T>
 INLINE void pick(const Params& p, const Options& options, Scratch& scratch, u32 token,
                  const T* row, u32 count) {
@@ -214,30 +220,30 @@ INLINE void pick(const Params& p, const Options& options, Scratch& scratch, u32 
             if (two) rank[1] += four[j] > choice[1];
         }
     }
-    // A lane without a candidate ranks behind all.
+    // A lane without a candidate ranks after all candidates.
 #pragma unroll
     for (u32 s = 0; s < 2; ++s) {
         if (choice[s] == 0) rank[s] = MAX_CANDIDATES;
     }
-    float share[2] = {score[0], score[1]};
+    float normalized[2] = {score[0], score[1]};
     if (p.renormalize) {
         const float sum = warp_sum((rank[0] < p.topk ? score[0] : 0.0f) +
                                    (rank[1] < p.topk ? score[1] : 0.0f));
-        // The share first: a large scale over a small sum would be infinite.
-        share[0] = __fdividef(score[0], sum + 1e-20f);
-        share[1] = __fdividef(score[1], sum + 1e-20f);
+        // Divides before scaling: a large scale divided by a small sum would be infinite.
+        normalized[0] = __fdividef(score[0], sum + 1e-20f);
+        normalized[1] = __fdividef(score[1], sum + 1e-20f);
     }
-    write_pick(p, options, Plain(), token, rank[0], share[0], expert[0]);
-    if (two) write_pick(p, options, Plain(), token, rank[1], share[1], expert[1]);
-    write_shared(p, options, Plain(), token);
+    write_pick(p, options, NoOptions(), token, rank[0], normalized[0], expert[0]);
+    if (two) write_pick(p, options, NoOptions(), token, rank[1], normalized[1], expert[1]);
+    write_shared(p, options, NoOptions(), token);
 }
 
-// Routes the first `count` tokens; the others are padding. Rows are aligned to 16 bytes, and there are
-// fewer than 2^31 tokens.
+// Routes the first `count` tokens; the other tokens are padding. Rows are aligned to 16 bytes, and
+// there are fewer than 2^31 tokens.
 template <u32 Q, typename T>
 INLINE void route(const Params& p, const Options& options, u64 count) {
     extern __shared__ __align__(16) u32 memory[];
-    // The biases, which all warps read; then `words` for each warp.
+    // The biases, which all warps read; then `words` words for each warp.
     float* const biases = reinterpret_cast<float*>(memory);
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
@@ -261,7 +267,7 @@ INLINE void route(const Params& p, const Options& options, u64 count) {
         }
     };
     if (tokens == 0) return;
-    // The first rows are on their way while a block reads the biases.
+    // The first rows load while the block reads the biases.
     load(min(token, tokens - 1));
     const Mapping map = map_biases<Q>(p, options, biases);
     while (token < tokens) {
@@ -306,7 +312,7 @@ INLINE void route(const Params& p, const Options& options, u64 count) {
             rescue<T>(p, options, token, own);
         }
         token += step;
-        // The next token's keys go where this one's were read.
+        // The next token's keys overwrite those that were just read.
         __syncwarp();
         if (token < tokens) load(token);
     }

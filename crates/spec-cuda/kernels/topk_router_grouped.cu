@@ -1,20 +1,20 @@
 // topk_router for DeepSeek-V3's shape (topk_router_grouped.cuh) and many tokens, with every option:
-// replicas of experts and their load, shared experts, padding, wide indices, a bias of 16 bits. With few
-// tokens, the quick route has these options. An archive of its own, so that it is loaded where it
-// is needed.
+// replicas of experts and their load, shared experts, padding, wide indices, a bias of 16 bits.
+// With few tokens, the quick route has these options. A separate archive, so that it is loaded only
+// if needed.
 //
-// Each pick turns into a place in a lane of its own, which reads the number of replicas and then the
+// A lane for each pick turns the expert into a place: it reads the number of replicas and then the
 // place, from tables that stay in the first-level cache.
 #include "topk_router_grouped.cuh"
 
 template <u32 LANES, typename T>
 INLINE void grouped_extended(const Extended& e) {
-    const u64 count = live_tokens(e.common, e.options);
-    pad(e.common, e.options, Plain(), count);
+    const u64 count = unpadded_tokens(e.common, e.options);
+    pad(e.common, e.options, NoOptions(), count);
     grouped::route<LANES, T>(e.common, e.options, count);
 }
 
-// With eight lanes for a token.
+// With eight lanes for each token.
 #define GROUPED(dtype, T)                                                                        \
     SPEC_KERNEL_BLOCKS(topk_router_grouped_8_extended_##dtype, (grouped_extended<8, T>), Extended, \
                        grouped::THREADS, 5)

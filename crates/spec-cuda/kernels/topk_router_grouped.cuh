@@ -1,62 +1,65 @@
-// topk_router for DeepSeek-V3's shape: 256 experts in 8 groups of which 4 are kept, top 8, by
-// sigmoid. A warp routes one token, or four at once where there are many: 200
-// warp instructions a token instead of the quick route's 420.
+// topk_router for DeepSeek-V3's shape: 256 experts in 8 groups of which 4 are kept, topk 8,
+// sigmoid. A warp routes one token at a time if there are few tokens, and four at a time if there
+// are many: with 200 warp instructions a token instead of the 420 of the quick route.
 //
-// A token has LANES lanes, 32 or 8, and a lane 32 / LANES neighbouring experts of every
+// A token has LANES lanes, 32 or 8, and a lane has N = 32 / LANES neighbouring experts of each
 // group:
 //
 //     group      |      0      |      1      | ... |      7      |
 //     lanes of a | 0 1 ... n-1 | 0 1 ... n-1 |     | 0 1 ... n-1 |
 //     token
 //
-// 1. Keys as on the quick route, into shared memory; a lane's two largest of each group.
-// 2. Lanes hand each other these, halving the groups that a lane is about, until a lane
-//    has the two largest of one group; then groups are ranked.
-// 3. A lane takes its experts of the kept groups back from shared memory and sorts them:
-//    its 8 largest.
-// 4. Two lists of 8 in descending order a and b: max(a[i], b[7 - i]) are the 8 largest of
-//    both, falling then rising or the other way round. Pairs of lanes, then fours, then
-//    eights share this work and the list, 4, then 2, then 1 each, and sort it again
-//    (Batcher's bitonic merge).
+// 1. Each lane computes keys as on the quick route, stores them in shared memory, and finds its two
+//    largest keys of each group.
+// 2. Lanes exchange these pairs. Each exchange halves the number of groups that a lane handles,
+//    until a lane has the two largest keys of one group; then the groups are ranked.
+// 3. A lane reads its experts of the kept groups from shared memory and sorts them: its 8 largest.
+// 4. Two lists of 8 in descending order, a and b, are merged: the 8 numbers max(a[i], b[7 - i]) are
+//    the largest of both lists, as a bitonic sequence. Lane pairs, then quads, then octets divide
+//    this work and the list, with 4, then 2, then 1 keys a lane, and sort it again (Batcher's
+//    bitonic merge).
 //
-// A lane is left with one pick, and every key that was given up has been compared with
-// those kept: a bound as on the quick route tells whether exact scores could decide
-// otherwise. Then, by exact scores:
+// In the end a lane has one pick, and every dropped key has been compared with a kept key: an error
+// bound as on the quick route shows whether exact scores could change the result. If they could,
+// exact scores decide:
 //
-// * `rank_exactly` ranks the groups, by the two of each that quick keys say are largest.
-// * `order_exactly` orders the picks and the one key next to them, in registers. One token
-//   of a few hundred needs it: most launches wait for one that does.
-// * `pick_exactly` does so with up to 16 or 32 candidates, in shared memory.
+// * `rank_exactly` ranks the groups, using the two experts of each group with the largest quick
+//   keys.
+// * `order_exactly` orders the picks and the one expert next to them, in registers. One token of a
+//   few hundred needs it, so most launches contain such a token.
+// * `pick_exactly` does the same with up to 16 or 32 candidates, in shared memory.
 //
-// What is left (more ties, a number that is not finite) goes to the exact route. The next
-// token's logits are on their way meanwhile.
+// All other tokens (more ties, a number that is not finite) go to the exact route. Meanwhile the
+// logits of the next token are in flight.
 #pragma once
 
 #include "topk_router_lanes.cuh"
 
 namespace grouped {
 
-// A warp's shared memory.
+// Shared memory of a warp.
 template <u32 LANES>
 struct __align__(16) Scratch {
     static constexpr u32 TOKENS = WARP / LANES;
-    // A token's lanes, in the low bits.
+    // A mask of the lanes of a token, shifted to the lowest lane.
     static constexpr u32 OF_TOKEN = ALL_LANES >> (WARP - LANES);
-    // Where a lane has four of a group, the larger of two and of two first.
+    // The keys of all experts. If a lane has four experts of a group, each pair is stored in
+    // descending order.
     u32 keys[TOKENS][EXPERTS];
-    // The sum of each group's two best; the sums in descending order, and where these groups' keys are.
+    // The sum of each group's two largest choices; the sums in descending order; and the index of
+    // the first key of each of these groups.
     u32 sums[TOKENS][GROUPS];
     u32 ordered[TOKENS][GROUPS];
     u32 places[TOKENS][GROUPS];
-    // Where quick keys lie too near: candidates, their exact keys, the picks.
-    static constexpr u32 MOST = LANES == 32 ? 32 : 16;
-    u32 candidates[TOKENS][MOST];
-    u32 exact_keys[TOKENS][MOST];
+    // Used if quick keys are too near to each other: candidates, their exact keys, and the picks.
+    static constexpr u32 MAX_CANDIDATES = LANES == 32 ? 32 : 16;
+    u32 candidates[TOKENS][MAX_CANDIDATES];
+    u32 exact_keys[TOKENS][MAX_CANDIDATES];
     u32 picks[TOKENS][TOPK];
     u32 count[TOKENS];
 };
 
-// The expert of a key that lacks the lane's part of the index, `own`.
+// The expert of a key whose index lacks `own`, the lane's part of the index.
 INLINE u32 expert_of_key(u32 key, u32 own) { return (key & (EXPERTS - 1)) + own; }
 
 // The exact choice of an expert whose logit and bias are finite.
@@ -71,8 +74,8 @@ INLINE float exact_choice(const Params& p, const O& options, const T* row, u32 e
     return exact_choice(p, options, to_f32(row[expert]), expert);
 }
 
-// Eight lanes have the picks of a token: orders them and one more expert by their exact
-// choices, and drops the last of the nine.
+// Orders eight picks, one in each of eight lanes, and one extra expert by their exact choices, and
+// drops the last of the nine.
 template <typename T, typename O>
 INLINE void order_exactly(const Params& p, const O& options, const T* row, u32 extra, u32& expert,
                           float& logit, u32& position) {
@@ -95,9 +98,9 @@ INLINE void order_exactly(const Params& p, const O& options, const T* row, u32 e
     }
 }
 
-// Ranks the groups of tokens where they lie `near` each other by the exact choices of
-// their two largest: those whose quick keys are at least `least`. Returns whether these
-// were two in every group of the lane's token. A call, not a copy: rarely taken.
+// For tokens whose groups are `near` each other, ranks the groups by the exact choices of their two
+// largest experts: those with quick keys of at least `least`. Returns whether there are exactly two
+// such experts in every group of the lane's token. Not inlined, because it is rarely needed.
 template <u32 LANES, typename T, typename O>
 __device__ __noinline__ bool rank_exactly(const Params& p, const O& options, Scratch<LANES>& scratch,
                                           const T* row, bool near, u32 least) {
@@ -108,7 +111,7 @@ __device__ __noinline__ bool rank_exactly(const Params& p, const O& options, Scr
     u32 found = 0;
 #pragma unroll 4
     for (u32 i = 0; i < SIZE / 4; ++i) {
-        // Lanes begin apart: each in banks of its own.
+        // Lanes begin at different offsets, so that there are no bank conflicts.
         const u32 first = (i + lane) % (SIZE / 4) * 4;
         u32 keys[4];
         read<4>(scratch.keys[part] + group * SIZE + first, keys);
@@ -143,13 +146,13 @@ __device__ __noinline__ bool rank_exactly(const Params& p, const O& options, Scr
     return (others >> part * LANES & Scratch<LANES>::OF_TOKEN) == 0;
 }
 
-// The picks of every token by their exact choices, of those whose quick keys are at least
-// `least`. Returns whether the lane's token has no more than there is room for.
+// Finds the picks of every token by exact choices, among the experts with quick keys of at least
+// `least`. Returns whether there was room for all such experts of the lane's token.
 template <u32 LANES, typename T, typename O>
 __device__ __noinline__ bool pick_exactly(const Params& p, const O& options, Scratch<LANES>& scratch,
                                           const T* row, u32 least) {
     constexpr u32 N = SIZE / LANES;
-    constexpr u32 MOST = Scratch<LANES>::MOST;
+    constexpr u32 MAX_CANDIDATES = Scratch<LANES>::MAX_CANDIDATES;
     const u32 lane = lane_id();
     const u32 part = lane / LANES;
     const u32 own = lane % LANES * N;
@@ -170,13 +173,13 @@ __device__ __noinline__ bool pick_exactly(const Params& p, const O& options, Scr
         found &= found - 1;
         const u32 slot = atomicAdd(&scratch.count[part], 1u);
         const u32 key = scratch.keys[part][scratch.places[part][at / N] + own + at % N];
-        if (slot < MOST) scratch.candidates[part][slot] = expert_of_key(key, own);
+        if (slot < MAX_CANDIDATES) scratch.candidates[part][slot] = expert_of_key(key, own);
     }
     __syncwarp();
     const u32 count = scratch.count[part];
-    const u32 there = min(count, MOST);
+    const u32 there = min(count, MAX_CANDIDATES);
 #pragma unroll
-    for (u32 slot = lane % LANES; slot < MOST; slot += LANES) {
+    for (u32 slot = lane % LANES; slot < MAX_CANDIDATES; slot += LANES) {
         u32 key = 0;
         if (slot < there) {
             const u32 expert = scratch.candidates[part][slot];
@@ -186,12 +189,12 @@ __device__ __noinline__ bool pick_exactly(const Params& p, const O& options, Scr
     }
     __syncwarp();
 #pragma unroll
-    for (u32 slot = lane % LANES; slot < MOST; slot += LANES) {
+    for (u32 slot = lane % LANES; slot < MAX_CANDIDATES; slot += LANES) {
         if (slot < there) {
             const u32 expert = scratch.candidates[part][slot];
             const u32 key = scratch.exact_keys[part][slot];
             u32 rank = 0;
-            // Behind the last there are keys of 0.
+            // After the last candidate, the keys are 0.
 #pragma unroll 1
             for (u32 i = 0; i < there; i += 4) {
                 u32 keys[4];
@@ -207,10 +210,10 @@ __device__ __noinline__ bool pick_exactly(const Params& p, const O& options, Scr
         }
     }
     __syncwarp();
-    return count <= MOST;
+    return count <= MAX_CANDIDATES;
 }
 
-// Turns what a lane knows of 2 * N groups into what it knows of N, by another's.
+// Reduces the pairs that a lane has of 2 * N groups to N groups, by exchanging with another lane.
 template <u32 N>
 INLINE void halve(u32 lane, u32 (&first)[GROUPS], u32 (&second)[GROUPS]) {
     const bool upper = (lane & N) != 0;
@@ -230,14 +233,14 @@ INLINE void halve(u32 lane, u32 (&first)[GROUPS], u32 (&second)[GROUPS]) {
     }
 }
 
-// The lowest bias or 0, the highest or 0, and whether all are finite.
+// min(0, lowest bias), max(0, highest bias), and whether all biases are finite.
 struct Bounds {
     float low;
     float high;
     bool finite;
 };
 
-// The bounds of what all lanes of a warp have.
+// The bounds over all lanes of a warp.
 template <u32 N>
 INLINE Bounds bounds_of(const float (&bias)[N]) {
     Bounds bounds = {0.0f, 0.0f, true};
@@ -253,18 +256,212 @@ INLINE Bounds bounds_of(const float (&bias)[N]) {
     return bounds;
 }
 
-// Routes the first `count` tokens; the others are padding. Rows are aligned to 16 bytes, strides in
-// bytes below 2^32, and there are fewer than 2^31 tokens.
+// The bounds over all warps of a block, from those of each warp.
+template <u32 WARPS>
+INLINE Bounds bounds_of_block(Bounds bounds, u32 warp, float* lows, float* highs) {
+    lows[warp] = bounds.low;
+    // A bias that is not finite makes the highest bias infinite.
+    highs[warp] = bounds.finite ? bounds.high : __uint_as_float(0x7F800000u);
+    __syncthreads();
+#pragma unroll
+    for (u32 w = 0; w < WARPS; w += 4) {
+        float four[4];
+        read<4>(lows + w, four);
+        bounds.low = fminf(bounds.low, fminf(fminf(four[0], four[1]), fminf(four[2], four[3])));
+        read<4>(highs + w, four);
+        bounds.high =
+            fmaxf(bounds.high, fmaxf(fmaxf(four[0], four[1]), fmaxf(four[2], four[3])));
+    }
+    bounds.finite = exact::finite(bounds.high);
+    return bounds;
+}
+
+// Computes the keys of a lane's experts and writes them to `mine`. Returns the two largest keys of each
+// group, and a number that is not finite if a logit is not finite or is huge. `bias` has the lane's
+// biases if BIAS_IN_REGISTERS, else `biases` has those of all experts.
+template <u32 N, bool BIAS_IN_REGISTERS, typename T, u32 READS>
+INLINE float make_keys(const Mapping& map, const LogitVector<N, T> (&logits)[GROUPS],
+                       const float (&bias)[READS], const float* biases, u32 own, u32* mine,
+                       u32 (&first)[GROUPS], u32 (&second)[GROUPS]) {
+    float nonfinite = 0.0f;
+#pragma unroll
+    for (u32 g = 0; g < GROUPS; ++g) {
+        float of_group[N];
+        if constexpr (BIAS_IN_REGISTERS) {
+#pragma unroll
+            for (u32 i = 0; i < N; ++i) of_group[i] = bias[g * N + i];
+        } else {
+            read<N>(biases + g * SIZE + own, of_group);
+        }
+        u32 keys[N];
+#pragma unroll
+        for (u32 i = 0; i < N; ++i) {
+            const float x = logits[g][i];
+            // The products add up to a number that is not finite if a logit is not finite or is
+            // huge.
+            if (N == 1) {
+                if (g % 2 == 1) nonfinite = fmaf(logits[g - g % 2][0], x, nonfinite);
+            } else if (i % 2 == 1) {
+                nonfinite = fmaf(logits[g][i - i % 2], x, nonfinite);
+            }
+            // The lane's own part of the index is added later.
+            const float score = quick_reciprocal(1.0f + quick_exp2(x * -LOG2_E));
+            keys[i] = key_of(fmaf(score, map.factor, of_group[i]), g * SIZE + i);
+        }
+        if constexpr (N == 4) {
+            order(keys[0], keys[1]);
+            order(keys[2], keys[3]);
+            first[g] = max(keys[0], keys[2]);
+            second[g] = max(max(keys[1], keys[3]), min(keys[0], keys[2]));
+        } else {
+            first[g] = keys[0];
+            second[g] = 0;
+        }
+        write(mine + g * SIZE, keys);
+    }
+    return nonfinite;
+}
+
+// Ranks the groups of a token by their quick sums. Returns the difference between the lowest sum of a
+// kept group and the highest sum of a dropped group. `first` and `second` have the two largest keys of
+// this lane's experts of each group; afterwards first[0] and second[0] have those of group
+// lane % GROUPS over all lanes of the token.
+template <u32 LANES>
+INLINE u32 rank_groups(const Params& p, Scratch<LANES>& scratch, u32 lane, u32 part,
+                       u32 (&first)[GROUPS], u32 (&second)[GROUPS]) {
+    halve<4>(lane, first, second);
+    halve<2>(lane, first, second);
+    halve<1>(lane, first, second);
+#pragma unroll
+    for (u32 o = 8; o < LANES; o *= 2) {
+        const u32 f = from_lane(first[0], o);
+        const u32 s = from_lane(second[0], o);
+        second[0] = max(max(second[0], s), min(first[0], f));
+        first[0] = max(first[0], f);
+    }
+    const u32 group = lane % GROUPS;
+    const u32 sum =
+        (first[0] >> INDEX_BITS) + ((p.group_max ? first[0] : second[0]) >> INDEX_BITS);
+    // No two sum keys are equal, because their low bits are the group.
+    const u32 sum_key = (sum << 8) + (GROUPS - 1 - group);
+    scratch.sums[part][group] = sum_key;
+    __syncwarp();
+    u32 sums[GROUPS];
+    read<4>(scratch.sums[part], sums);
+    read<4>(scratch.sums[part] + 4, sums + 4);
+    u32 rank = 0;
+#pragma unroll
+    for (u32 g = 0; g < GROUPS; ++g) rank += sums[g] > sum_key;
+    scratch.ordered[part][rank] = sum_key;
+    scratch.places[part][rank] = group * SIZE;
+    __syncwarp();
+    return (scratch.ordered[part][KEPT - 1] >> 8) - (scratch.ordered[part][KEPT] >> 8);
+}
+
+// Sorts the keys of the kept groups, which begin at `places`, over the lanes of a token. Returns this
+// lane's key of the 8 largest.
+template <u32 LANES>
+INLINE u32 merge_kept(Merge& merge, u32 lane, u32 own, const u32* mine, const u32 (&places)[KEPT]) {
+    constexpr u32 N = SIZE / LANES;
+    u32 pairs[4];
+    if constexpr (N == 4) {
+        u32 a[8];
+        u32 b[8];
+        read<4>(mine + places[0], a);
+        read<4>(mine + places[1], a + 4);
+        read<4>(mine + places[2], b);
+        read<4>(mine + places[3], b + 4);
+        merge_pairs(a);
+        merge_pairs(b);
+#pragma unroll
+        for (u32 i = 0; i < 8; ++i) a[i] = merge.keep(a[i], b[7 - i]);
+        merge.rest += own;
+        descend<8>(a);
+#pragma unroll
+        for (u32 i = 0; i < 8; ++i) a[i] += own;
+        merge.merge_lanes(a, pairs, lane);
+    } else {
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) pairs[i] = mine[places[i]] + own;
+        sort_descending(pairs);
+        merge.join(pairs, lane);
+    }
+    u32 fours[2];
+    merge.merge_pairs_of_lanes(pairs, fours, lane);
+    u32 key = merge.merge_quads(fours);
+    if constexpr (LANES == 32) {
+        key = merge.merge_octets(key, 8);
+        key = merge.merge_octets(key, 16);
+    }
+    return key;
+}
+
+// Whether more than one expert besides the picks has a key of at least `candidate`, in the lane's token.
+// By all lanes of a warp.
+template <u32 LANES>
+INLINE bool is_many_near(const u32* mine, const u32 (&places)[KEPT], u32 candidate) {
+    constexpr u32 N = SIZE / LANES;
+        u32 count = 0;
+#pragma unroll
+        for (u32 g = 0; g < KEPT; ++g) {
+            u32 keys[N];
+            read<N>(mine + places[g], keys);
+#pragma unroll
+            for (u32 i = 0; i < N; ++i) count += keys[i] >> INDEX_BITS >= candidate;
+        }
+#pragma unroll
+        for (u32 o = 1; o < LANES; o *= 2) count += from_lane(count, o);
+    return count > TOPK + 1;
+}
+
+// Writes the weight and the index of a lane's pick, whose logit is `logit`, if `writes`.
+template <u32 LANES, typename O>
+INLINE void write_one(const Params& p, const O& options, u32 token, u32 position, u32 expert,
+                      float logit, bool writes, u32 lane) {
+    float normalized = quick_reciprocal(1.0f + quick_exp2(logit * -LOG2_E));
+    if (p.renormalize) {
+        float total = normalized;
+#pragma unroll
+        for (u32 o = 4; o > 0; o /= 2) total += __shfl_xor_sync(ALL_LANES, total, o);
+        normalized = __fdividef(normalized, total + 1e-20f);
+    }
+    if (writes) {
+        if constexpr (HAS_OPTIONS<O>) {
+            write_pick(p, options, NoOptions(), token, position, normalized, expert);
+            // The eight lanes divide the columns after the picks.
+            write_shared(p, options, NoOptions(), token, lane % LANES, TOPK);
+        } else {
+            output_row(p.weights, token)[position] = p.scale * normalized;
+            output_row(p.indices, token)[position] = static_cast<i32>(expert);
+        }
+    }
+}
+
+// Routes the tokens of a warp in whose lanes a bit of `unsure` is set, by the exact rules.
+template <u32 LANES, typename T, typename O>
+INLINE void route_unsure(const Params& p, const O& options, u32 unsure, u32 first_token, u32 tokens) {
+    if (unsure == 0) return;
+#pragma unroll 1
+    for (u32 t = 0; t < WARP / LANES; ++t) {
+        const u32 there = first_token + t;
+        if ((unsure >> t * LANES & Scratch<LANES>::OF_TOKEN) != 0 && there < tokens) {
+            exact_route<EXPERTS / WARP, T>(p, options, there);
+        }
+    }
+}
+
+// Routes the first `count` tokens; the other tokens are padding. Rows are aligned to 16 bytes,
+// strides in bytes are below 2^32, and there are fewer than 2^31 tokens.
 template <u32 LANES, typename T, typename O>
 INLINE void route(const Params& p, const O& options, u64 count) {
     constexpr u32 N = SIZE / LANES;
     constexpr u32 TOGETHER = WARP / LANES;
     constexpr u32 WARPS = THREADS / WARP;
     static_assert(N == 1 || N == 4);
-    // Registers keep the bias where a lane has few experts.
-    constexpr bool KEEPS = N == 1;
+    // If a lane has few experts, it keeps their biases in registers.
+    constexpr bool BIAS_IN_REGISTERS = N == 1;
     __shared__ Scratch<LANES> scratches[WARPS];
-    __shared__ __align__(16) float biases[KEEPS ? 4 : EXPERTS];
+    __shared__ __align__(16) float biases[BIAS_IN_REGISTERS ? 4 : EXPERTS];
     __shared__ __align__(16) float lows[WARPS];
     __shared__ __align__(16) float highs[WARPS];
     const u32 lane = lane_id();
@@ -275,50 +472,36 @@ INLINE void route(const Params& p, const O& options, u64 count) {
     u32* const mine = scratch.keys[part] + own;
     const u32 tokens = static_cast<u32>(count);
     const u32 step = gridDim.x * (WARPS * TOGETHER);
-    // The first of this warp's tokens.
+    // The first token of this warp in this step.
     u32 first_token = (blockIdx.x * WARPS + warp) * TOGETHER;
-    if (tokens == 0 || (KEEPS && first_token >= tokens)) return;
+    if (tokens == 0 || (BIAS_IN_REGISTERS && first_token >= tokens)) return;
     const u32 x_stride = static_cast<u32>(p.x.stride * sizeof(T));
     const auto row_of = [&](u32 token) {
         const char* base = static_cast<const char*>(p.x.data);
         return reinterpret_cast<const T*>(base + static_cast<u64>(token) * x_stride);
     };
-    // Lanes behind the last token route it once more, and write nothing.
+    // Lanes beyond the last token route the last token again, and write nothing.
     const T* row = row_of(min(first_token + part, tokens - 1));
     LogitVector<N, T> logits[GROUPS];
 #pragma unroll
     for (u32 g = 0; g < GROUPS; ++g) logits[g].load(row + g * SIZE + own);
 
-    // Where a lane keeps them, a warp has all biases; otherwise a block reads them together.
-    constexpr u32 READS = KEEPS ? EXPERTS / LANES : EXPERTS / THREADS;
+    // With the biases in registers, each warp reads all of them; otherwise a block reads them
+    // together.
+    constexpr u32 READS = BIAS_IN_REGISTERS ? EXPERTS / LANES : EXPERTS / THREADS;
     float bias[READS];
 #pragma unroll
     for (u32 i = 0; i < READS; ++i) {
-        const u32 expert = KEEPS ? i / N * SIZE + own + i % N : i * THREADS + threadIdx.x;
+        const u32 expert = BIAS_IN_REGISTERS ? i / N * SIZE + own + i % N : i * THREADS + threadIdx.x;
         bias[i] = p.bias != nullptr ? bias_of(p, options, expert) : 0.0f;
     }
     Bounds bounds = bounds_of(bias);
-    if constexpr (!KEEPS) {
-        lows[warp] = bounds.low;
-        // A bias that is not finite makes the highest infinite.
-        highs[warp] = bounds.finite ? bounds.high : __uint_as_float(0x7F800000u);
-        __syncthreads();
-#pragma unroll
-        for (u32 w = 0; w < WARPS; w += 4) {
-            float four[4];
-            read<4>(lows + w, four);
-            bounds.low = fminf(bounds.low, fminf(fminf(four[0], four[1]), fminf(four[2], four[3])));
-            read<4>(highs + w, four);
-            bounds.high =
-                fmaxf(bounds.high, fmaxf(fmaxf(four[0], four[1]), fmaxf(four[2], four[3])));
-        }
-        bounds.finite = exact::finite(bounds.high);
-    }
+    if constexpr (!BIAS_IN_REGISTERS) bounds = bounds_of_block<WARPS>(bounds, warp, lows, highs);
     const Mapping map = mapping_of<SIGMOID>(bounds.low, bounds.high, bounds.finite);
     if (!bounds.finite && blockIdx.x == 0 && threadIdx.x == 0) raise(p.flags, NON_FINITE);
 #pragma unroll
     for (u32 i = 0; i < READS; ++i) bias[i] = map(bias[i]);
-    if constexpr (!KEEPS) {
+    if constexpr (!BIAS_IN_REGISTERS) {
 #pragma unroll
         for (u32 i = 0; i < READS; ++i) biases[i * THREADS + threadIdx.x] = bias[i];
         __syncthreads();
@@ -328,47 +511,15 @@ INLINE void route(const Params& p, const O& options, u64 count) {
     const u32 place = place_of_lane(lane);
     const u32 next_lane = lane / 8 * 8 + lane_of_place((place + 1) & 7);
     const u32 last_lane = lane / 8 * 8 + lane_of_place(7);
-    // The choice of an expert in a dropped group is 0.0 unless it is excluded: picks must lie above that.
+    // The choice of an expert in a dropped group is 0.0 unless such experts are excluded. Picks
+    // must have larger keys.
     const u32 least = p.excluded ? 0 : key_of(map(0.0f), INDEX_MASK) >> INDEX_BITS;
 
     while (true) {
         u32 first[GROUPS];
         u32 second[GROUPS];
-        float odd = 0.0f;
-#pragma unroll
-        for (u32 g = 0; g < GROUPS; ++g) {
-            float of_group[N];
-            if constexpr (KEEPS) {
-#pragma unroll
-                for (u32 i = 0; i < N; ++i) of_group[i] = bias[g * N + i];
-            } else {
-                read<N>(biases + g * SIZE + own, of_group);
-            }
-            u32 keys[N];
-#pragma unroll
-            for (u32 i = 0; i < N; ++i) {
-                const float x = logits[g][i];
-                // `odd` is not finite if a logit is not, or is huge.
-                if (N == 1) {
-                    if (g % 2 == 1) odd = fmaf(logits[g - g % 2][0], x, odd);
-                } else if (i % 2 == 1) {
-                    odd = fmaf(logits[g][i - i % 2], x, odd);
-                }
-                // A lane's own part of the index follows later.
-                const float score = quick_reciprocal(1.0f + quick_exp2(x * -LOG2_E));
-                keys[i] = key_of(fmaf(score, map.factor, of_group[i]), g * SIZE + i);
-            }
-            if constexpr (N == 4) {
-                order(keys[0], keys[1]);
-                order(keys[2], keys[3]);
-                first[g] = max(keys[0], keys[2]);
-                second[g] = max(max(keys[1], keys[3]), min(keys[0], keys[2]));
-            } else {
-                first[g] = keys[0];
-                second[g] = 0;
-            }
-            write(mine + g * SIZE, keys);
-        }
+        const float nonfinite = make_keys<N, BIAS_IN_REGISTERS>(map, logits, bias, biases, own, mine,
+                                                                first, second);
         const u32 token = first_token + part;
         const T* const row = row_of(min(token, tokens - 1));
         first_token += step;
@@ -378,36 +529,9 @@ INLINE void route(const Params& p, const O& options, u64 count) {
             for (u32 g = 0; g < GROUPS; ++g) logits[g].load(next + g * SIZE + own);
         }
 
-        halve<4>(lane, first, second);
-        halve<2>(lane, first, second);
-        halve<1>(lane, first, second);
-#pragma unroll
-        for (u32 o = 8; o < LANES; o *= 2) {
-            const u32 f = from_lane(first[0], o);
-            const u32 s = from_lane(second[0], o);
-            second[0] = max(max(second[0], s), min(first[0], f));
-            first[0] = max(first[0], f);
-        }
-        const u32 group = lane % GROUPS;
-        const u32 sum =
-            (first[0] >> INDEX_BITS) + ((p.group_max ? first[0] : second[0]) >> INDEX_BITS);
-        // No two sum keys are equal: the low bits are the group.
-        const u32 sum_key = (sum << 8) + (GROUPS - 1 - group);
-        scratch.sums[part][group] = sum_key;
-        __syncwarp();
-        u32 sums[GROUPS];
-        read<4>(scratch.sums[part], sums);
-        read<4>(scratch.sums[part] + 4, sums + 4);
-        u32 rank = 0;
-#pragma unroll
-        for (u32 g = 0; g < GROUPS; ++g) rank += sums[g] > sum_key;
-        scratch.ordered[part][rank] = sum_key;
-        scratch.places[part][rank] = group * SIZE;
-        __syncwarp();
-        const u32 apart =
-            (scratch.ordered[part][KEPT - 1] >> 8) - (scratch.ordered[part][KEPT] >> 8);
-        bool sure = map.usable && exact::finite(odd);
-        const bool near = apart <= map.group_gap;
+        const u32 distance = rank_groups<LANES>(p, scratch, lane, part, first, second);
+        bool sure = map.usable && exact::finite(nonfinite);
+        const bool near = distance <= map.group_gap;
         if (__any_sync(ALL_LANES, near)) {
             const u32 candidate = (second[0] >> INDEX_BITS) - map.expert_gap;
             sure &= rank_exactly(p, options, scratch, row, near, candidate);
@@ -416,36 +540,7 @@ INLINE void route(const Params& p, const O& options, u64 count) {
         read<4>(scratch.places[part], places);
 
         Merge merge(lane);
-        u32 pairs[4];
-        if constexpr (N == 4) {
-            u32 a[8];
-            u32 b[8];
-            read<4>(mine + places[0], a);
-            read<4>(mine + places[1], a + 4);
-            read<4>(mine + places[2], b);
-            read<4>(mine + places[3], b + 4);
-            merge_pairs(a);
-            merge_pairs(b);
-#pragma unroll
-            for (u32 i = 0; i < 8; ++i) a[i] = merge.keep(a[i], b[7 - i]);
-            merge.rest += own;
-            descend<8>(a);
-#pragma unroll
-            for (u32 i = 0; i < 8; ++i) a[i] += own;
-            merge.ones(a, pairs, lane);
-        } else {
-#pragma unroll
-            for (u32 i = 0; i < 4; ++i) pairs[i] = mine[places[i]] + own;
-            sort_descending(pairs);
-            merge.join(pairs, lane);
-        }
-        u32 fours[2];
-        merge.twos(pairs, fours, lane);
-        u32 key = merge.fours(fours);
-        if constexpr (LANES == 32) {
-            key = merge.eights(key, 8);
-            key = merge.eights(key, 16);
-        }
+        const u32 key = merge_kept<LANES>(merge, lane, own, mine, places);
 
         u32 expert = key & (EXPERTS - 1);
         u32 position = place;
@@ -459,20 +554,11 @@ INLINE void route(const Params& p, const O& options, u64 count) {
         sure &= static_cast<i32>(last - least) > wanted;
         if (__any_sync(ALL_LANES, close || open)) {
             const u32 candidate = last - map.expert_gap;
-            // Whether more than one expert besides the picks is near.
+            // Whether more than one expert besides the picks is near the last pick.
             bool many = false;
             if (__any_sync(ALL_LANES, open)) {
-                u32 count = 0;
-#pragma unroll
-                for (u32 g = 0; g < KEPT; ++g) {
-                    u32 keys[N];
-                    read<N>(mine + places[g], keys);
-#pragma unroll
-                    for (u32 i = 0; i < N; ++i) count += keys[i] >> INDEX_BITS >= candidate;
-                }
-#pragma unroll
-                for (u32 o = 1; o < LANES; o *= 2) count += from_lane(count, o);
-                many = open && count > TOPK + 1;
+                const bool more = is_many_near<LANES>(mine, places, candidate);
+                many = open && more;
             }
             if (__any_sync(ALL_LANES, many)) {
                 sure &= pick_exactly(p, options, scratch, row, candidate);
@@ -488,32 +574,9 @@ INLINE void route(const Params& p, const O& options, u64 count) {
         }
         const u32 unsure = __ballot_sync(ALL_LANES, !sure);
         sure = (unsure >> part * LANES & Scratch<LANES>::OF_TOKEN) == 0;
-        float share = quick_reciprocal(1.0f + quick_exp2(logit * -LOG2_E));
-        if (p.renormalize) {
-            float total = share;
-#pragma unroll
-            for (u32 o = 4; o > 0; o /= 2) total += __shfl_xor_sync(ALL_LANES, total, o);
-            share = __fdividef(share, total + 1e-20f);
-        }
-        if (sure && token < tokens && lane % LANES < TOPK) {
-            if constexpr (HAS_OPTIONS<O>) {
-                write_pick(p, options, Plain(), token, position, share, expert);
-                // The eight lanes share the columns behind the picks.
-                write_shared(p, options, Plain(), token, lane % LANES, TOPK);
-            } else {
-                output_row(p.weights, token)[position] = p.scale * share;
-                output_row(p.indices, token)[position] = static_cast<i32>(expert);
-            }
-        }
-        if (unsure != 0) {
-#pragma unroll 1
-            for (u32 t = 0; t < TOGETHER; ++t) {
-                const u32 there = first_token - step + t;
-                if ((unsure >> t * LANES & Scratch<LANES>::OF_TOKEN) != 0 && there < tokens) {
-                    exact_route<EXPERTS / WARP, T>(p, options, there);
-                }
-            }
-        }
+        const bool writes = sure && token < tokens && lane % LANES < TOPK;
+        write_one<LANES>(p, options, token, position, expert, logit, writes, lane);
+        route_unsure<LANES, T>(p, options, unsure, first_token - step, tokens);
         if (first_token >= tokens) break;
     }
 }

@@ -1,5 +1,5 @@
-// What the grouped route of topk_router is made of: neighbouring logits of a lane, and lists of keys
-// that lanes sort and merge. topk_router_grouped.cuh has the steps.
+// Building blocks of the grouped route of topk_router: loads of neighbouring logits, and lists of
+// keys that lanes sort and merge. topk_router_grouped.cuh describes the steps.
 #pragma once
 
 #include "topk_router_quick.cuh"
@@ -13,7 +13,7 @@ constexpr u32 KEPT = 4;
 constexpr u32 TOPK = 8;
 constexpr u32 THREADS = 128;
 
-// N neighbouring logits, in one load. Aligned to their size.
+// N neighbouring logits, loaded at once. Aligned to their size.
 template <u32 N, typename T>
 struct LogitVector {
     static constexpr u32 BYTES = N * sizeof(T);
@@ -54,7 +54,7 @@ struct LogitVector {
     }
 };
 
-// N neighbouring words of shared memory.
+// Reads N neighbouring words of shared memory.
 template <u32 N, typename W>
 INLINE void read(const W* from, W* to) {
     static_assert(sizeof(W) == 4);
@@ -91,7 +91,7 @@ INLINE u32 from_lane(u32 value, u32 distance) {
     return __shfl_xor_sync(ALL_LANES, value, distance);
 }
 
-// A select, never a branch: lanes differ, and shuffles follow.
+// A select, never a branch: the condition differs between lanes, and shuffles follow.
 INLINE u32 choose(bool condition, u32 yes, u32 no) {
     u32 chosen;
     asm("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\nselp.b32 %0, %2, %3, p;\n}"
@@ -100,12 +100,12 @@ INLINE u32 choose(bool condition, u32 yes, u32 no) {
     return chosen;
 }
 
-// The larger of this lane's and another's, or the smaller.
-INLINE u32 either(bool larger, u32 mine, u32 other) {
+// max(mine, other) if `larger`, else min.
+INLINE u32 max_or_min(bool larger, u32 mine, u32 other) {
     return (mine > other) == larger ? mine : other;
 }
 
-// Of N that fall then rise, or rise then fall: in descending order.
+// Sorts N keys in descending order, which must form a bitonic sequence.
 template <u32 N>
 INLINE void descend(u32* keys) {
 #pragma unroll
@@ -117,8 +117,7 @@ INLINE void descend(u32* keys) {
     }
 }
 
-// Two lists of N, each in descending order, one behind the other: one list (Batcher's
-// odd-even merge).
+// Merges two neighbouring lists of N keys, each in descending order (Batcher's odd-even merge).
 template <u32 N>
 INLINE void merge_halves(u32* keys) {
 #pragma unroll
@@ -133,20 +132,21 @@ INLINE void merge_halves(u32* keys) {
     }
 }
 
-// Four pairs, each in descending order.
+// Sorts four pairs, each in descending order, in descending order.
 INLINE void merge_pairs(u32 (&keys)[8]) {
     merge_halves<2>(keys);
     merge_halves<2>(keys + 4);
     merge_halves<4>(keys);
 }
 
-// Keys that lanes of a token have found, the largest of those given up aside.
+// Merges the sorted key lists of the lanes of a token, keeping the 8 largest keys, and remembers
+// the largest key that was dropped.
 //
-// Where a list of 8 is spread over 8 lanes, these lanes hold its places in order:
-// 0 6 3 5 1 7 2 4. So what has to meet is as far apart for all lanes.
+// If a list of 8 is spread over 8 lanes, the lanes hold its places in the order 0 6 3 5 1 7 2 4.
+// With this order, the places that a merge step compares are equally far apart in all lanes.
 struct Merge {
     u32 rest;
-    // Of a lane: whether it keeps the larger where places 4, 2 and 1 apart meet.
+    // For each lane: whether it keeps the larger key when places 4, 2 or 1 apart are compared.
     bool by_four;
     bool by_two;
     bool by_one;
@@ -157,63 +157,64 @@ struct Merge {
           by_two((lane >> 1 & 1) == (lane >> 2 & 1)),
           by_one((lane & 4) == 0) {}
 
-    // The larger of two; the other is given up.
+    // Returns the larger of two keys and drops the other.
     INLINE u32 keep(u32 mine, u32 other) {
         rest = max(rest, min(mine, other));
         return max(mine, other);
     }
 
-    // Two lists of 4, each in a lane: one of 8 in both.
+    // Merges lists of 4 of two lanes into one list of 8 over both lanes.
     INLINE void join(u32 (&keys)[4], u32 lane) const {
         u32 other[4];
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) other[i] = from_lane(keys[3 - i], 1);
 #pragma unroll
-        for (u32 i = 0; i < 4; ++i) keys[i] = either(lane % 2 == 0, keys[i], other[i]);
+        for (u32 i = 0; i < 4; ++i) keys[i] = max_or_min(lane % 2 == 0, keys[i], other[i]);
         descend<4>(keys);
     }
 
-    // Two lists of 8, each in a lane: 8 in both.
-    INLINE void ones(u32 (&keys)[8], u32 (&kept)[4], u32 lane) {
+    // Merges lists of 8 of two single lanes: the 8 largest keys, over both lanes.
+    INLINE void merge_lanes(u32 (&keys)[8], u32 (&kept)[4], u32 lane) {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) kept[i] = keep(keys[i], from_lane(keys[7 - i], 1));
         join(kept, lane);
     }
 
-    // Two lists of 8, each in two lanes: 8 in all four, in the order of lanes 0 3 1 2.
-    INLINE void twos(const u32 (&keys)[4], u32 (&kept)[2], u32 lane) {
+    // Merges lists of 8 of two lane pairs: the 8 largest keys, over the four lanes in the order 0 3
+    // 1 2.
+    INLINE void merge_pairs_of_lanes(const u32 (&keys)[4], u32 (&kept)[2], u32 lane) {
         const bool outer = (lane & 1) == (lane >> 1 & 1);
         u32 a = keep(keys[0], from_lane(keys[3], 3));
         u32 b = keep(keys[1], from_lane(keys[2], 3));
-        a = either(outer, a, from_lane(a, 1));
-        b = either(outer, b, from_lane(b, 1));
+        a = max_or_min(outer, a, from_lane(a, 1));
+        b = max_or_min(outer, b, from_lane(b, 1));
         const u32 other_a = from_lane(b, 3);
         const u32 other_b = from_lane(a, 3);
-        a = either((lane & 2) == 0, a, other_a);
-        b = either((lane & 2) == 0, b, other_b);
+        a = max_or_min((lane & 2) == 0, a, other_a);
+        b = max_or_min((lane & 2) == 0, b, other_b);
         kept[0] = max(a, b);
         kept[1] = min(a, b);
     }
 
-    // The places of a list of 8 in as many lanes, which fall then rise or the other way.
+    // Sorts a bitonic list of 8 that is spread over 8 lanes.
     INLINE u32 descend_lanes(u32 key) const {
-        key = either(by_four, key, from_lane(key, 1));
-        key = either(by_two, key, from_lane(key, 3));
-        return either(by_one, key, from_lane(key, 6));
+        key = max_or_min(by_four, key, from_lane(key, 1));
+        key = max_or_min(by_two, key, from_lane(key, 3));
+        return max_or_min(by_one, key, from_lane(key, 6));
     }
 
-    // Two lists of 8, each in four lanes: 8 in all eight.
-    INLINE u32 fours(const u32 (&keys)[2]) {
+    // Merges lists of 8 of two quads of lanes: the 8 largest keys, over the eight lanes.
+    INLINE u32 merge_quads(const u32 (&keys)[2]) {
         return descend_lanes(keep(keys[0], from_lane(keys[1], 6)));
     }
 
-    // Two lists of 8, each in eight lanes: both eights have the same 8.
-    INLINE u32 eights(u32 key, u32 distance) {
+    // Merges lists of 8 of two octets of lanes: the same 8 largest keys in both octets.
+    INLINE u32 merge_octets(u32 key, u32 distance) {
         return descend_lanes(keep(key, from_lane(key, distance + 4)));
     }
 };
 
-// A lane's place in a list of 8, and the lane of a place.
+// The place in a list of 8 that a lane has, and the lane that has a place.
 INLINE u32 place_of_lane(u32 lane) { return 0x51372640u >> (lane & 7) * 4 & 7; }
 INLINE u32 lane_of_place(u32 place) { return 0x42715360u >> place * 4 & 7; }
 

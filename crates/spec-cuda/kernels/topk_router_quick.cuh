@@ -1,6 +1,6 @@
-// For the routes of topk_router that score by the device's own approximate functions: scores, keys in
-// the order of the choices, and how far apart keys must lie for the exact choices to be in the same
-// order.
+// The quick routes of topk_router compute scores with the device's approximate functions. This file
+// has these scores, integer keys in the order of the choices, and the distance that two keys must
+// have so that the exact choices are certainly in the same order.
 #pragma once
 
 #include "topk_router_exact.cuh"
@@ -27,10 +27,10 @@ INLINE float quick_sqrt(float x) {
 
 constexpr float LOG2_E = 1.44269504088896340736f;
 
-// TOP: the largest quick score. ERROR: the largest difference between the quick and the exact score.
-// The square root of softplus has no bound: tokens with a logit above LARGEST_LOGIT take the exact
-// route. Its error is that of the approximate square root, 2^-23 of it, and a few times 2^-24 of the
-// other operations.
+// TOP: the largest quick score. ERROR: the largest difference between the quick and the exact
+// score. The square root of softplus is unbounded: tokens with a logit above LARGEST_LOGIT take the
+// exact route. Its error is that of the approximate square root (relative error 2^-23) plus a few
+// times 2^-24 from the other operations.
 template <u32 SCORING>
 struct Scale {
     static constexpr float TOP = SCORING == SQRT_SOFTPLUS ? 8.0f : 1.0f;
@@ -40,7 +40,7 @@ struct Scale {
 
 // The square root of softplus, at most Scale::TOP.
 INLINE float quick_sqrt_softplus(float x) {
-    // 0 where the exact exponential is 0: the square root of a number that is nearly 0 is far from 0.
+    // 0 if the exact exponential is 0, because the square root of a tiny number is not tiny.
     const float e = fabsf(x) > -exact::EXP_MIN ? 0.0f : quick_exp2(fabsf(x) * -LOG2_E);
     float p = 0.0053648227f;
     p = fmaf(p, e, -0.030065786f);
@@ -81,8 +81,8 @@ INLINE void sort_descending(u32 (&keys)[N]) {
     merge_exchange<N, TOP, TOP, 0, TOP>(keys);
 }
 
-// A key is 23 bits of a choice, mapped to [1.05, 1.95], and 9 bits that are
-// larger for a lower index. 0 is below every key.
+// A key has 23 bits of a choice, mapped to [1.05, 1.95], and 9 bits that are larger for a lower
+// index. 0 is below every key.
 constexpr u32 INDEX_BITS = 9;
 constexpr u32 INDEX_MASK = (1u << INDEX_BITS) - 1;
 constexpr float KEY_LOW = 1.05f;
@@ -98,8 +98,8 @@ INLINE u32 gap(u32 larger, u32 smaller) {
     return (larger >> INDEX_BITS) - (smaller >> INDEX_BITS);
 }
 
-// How choices become keys, the same for every token, and how far keys must lie
-// apart for the exact choices to be in the same order.
+// The mapping from choices to keys, the same for every token, and the distances that keys of
+// experts and of groups must have so that the exact choices are certainly in the same order.
 struct Mapping {
     float low;
     float factor;
@@ -108,9 +108,9 @@ struct Mapping {
     u32 group_gap;
     bool usable;
 
-    // `low` and `high` bound the bias and 0, and scores lie in 0 ..= `top`. The quick and the exact
-    // score differ by less than `error`, a choice is rounded to 2^-24 of its size, and a key, which
-    // lies in `key_low` ..= `key_low` + `span`, is cut to 2^-23.
+    // `low` and `high` bound all biases and 0, and scores lie in 0 ..= `top`. The quick and the
+    // exact score differ by less than `error`, a choice is rounded to a relative precision of
+    // 2^-24, and a mapped choice, which lies in `key_low` ..= `key_low` + `span`, is cut to 2^-23.
     INLINE Mapping(float low, float high, bool finite, float top, float score_error, float key_low,
                    float span)
         : low(low), key_low(key_low) {
@@ -126,13 +126,13 @@ struct Mapping {
     INLINE float operator()(float bias) const { return fmaf(bias - low, factor, key_low); }
 };
 
-// The mapping of scores of this kind.
+// The mapping for a scoring function.
 template <u32 SCORING>
 INLINE Mapping mapping_of(float low, float high, bool finite) {
     return Mapping(low, high, finite, Scale<SCORING>::TOP, Scale<SCORING>::ERROR, KEY_LOW, KEY_SPAN);
 }
 
-// The largest of all lanes' floats, none of them NaN, by one integer reduction.
+// The largest of the lanes' floats, none of them NaN, by one integer reduction.
 INLINE float warp_max_ordered(float v) {
     const i32 bits = __float_as_int(v);
     const i32 largest = __reduce_max_sync(ALL_LANES, bits ^ (bits >> 31 & 0x7FFFFFFF));

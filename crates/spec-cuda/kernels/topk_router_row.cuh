@@ -1,5 +1,5 @@
-// What the kernels of topk_router share: their arguments, the options that only some
-// models need, and writing a token's row.
+// Shared by the kernels of topk_router: their arguments, the options that only some models need,
+// and writing the outputs of a token.
 #pragma once
 
 #include "params/topk_router.cuh"
@@ -8,15 +8,16 @@ constexpr u32 SIGMOID = 0;
 constexpr u32 SOFTMAX = 1;
 constexpr u32 SQRT_SOFTPLUS = 2;
 
-// Stands for `Options` where there is no option: f32 bias, 32-bit indices, and nothing else; and for
-// `Replay` where no expert is given or recorded. Kernels made with it have no trace of the others.
-struct Plain {};
+// Takes the place of `Options` in kernels without options (f32 bias, 32-bit indices), and of
+// `Replay` in kernels without given or recorded experts. The compiler removes all code for what is
+// absent.
+struct NoOptions {};
 
-// Whether there may be any option.
+// Whether a kernel has options.
 template <typename O>
 constexpr bool HAS_OPTIONS = true;
 template <>
-constexpr bool HAS_OPTIONS<Plain> = false;
+constexpr bool HAS_OPTIONS<NoOptions> = false;
 
 INLINE float warp_max(float v) {
 #pragma unroll
@@ -24,7 +25,7 @@ INLINE float warp_max(float v) {
     return v;
 }
 
-// An expert's bias, where there is one.
+// The bias of an expert; the bias must be present.
 template <typename O>
 INLINE float bias_of(const Params& p, const O& options, u32 expert) {
     if constexpr (HAS_OPTIONS<O>) {
@@ -36,9 +37,9 @@ INLINE float bias_of(const Params& p, const O& options, u32 expert) {
 
 // ---- rows that are padding ----------------------------------------------------
 
-// The number of rows that are tokens. The rows behind them are padding.
+// The number of rows that are tokens. The rows after them are padding.
 template <typename O>
-INLINE u64 live_tokens(const Params& p, const O& options) {
+INLINE u64 unpadded_tokens(const Params& p, const O& options) {
     if constexpr (HAS_OPTIONS<O>) {
         if (options.num_tokens != nullptr) {
             const i32 wanted = *options.num_tokens;
@@ -51,9 +52,9 @@ INLINE u64 live_tokens(const Params& p, const O& options) {
     return p.tokens;
 }
 
-// A weight, rounded once to the type of the weights. `Plain` stands for `Replay` in kernels whose
-// weights are f32.
-INLINE void write_weight(const Params& p, const Plain&, u64 row, u32 column, float weight) {
+// Writes a weight, rounded once to the type of the weights. Kernels without `Replay` have f32
+// weights.
+INLINE void write_weight(const Params& p, const NoOptions&, u64 row, u32 column, float weight) {
     p.weights[row][column] = weight;
 }
 
@@ -70,8 +71,8 @@ INLINE void write_weight(const Params& p, const Replay& replay, u64 row, u32 col
     }
 }
 
-// Writes the expert before `replicas` turns it into a place, where the caller asks for it.
-INLINE void write_logical(const Plain&, u64, u32, i32) {}
+// Records the expert of a pick, before `replicas` turns it into a place, if the caller wants it.
+INLINE void write_logical(const NoOptions&, u64, u32, i32) {}
 
 INLINE void write_logical(const Replay& replay, u64 row, u32 column, i32 expert) {
     if (replay.logical.data != nullptr) replay.logical[row][column] = expert;
@@ -85,7 +86,7 @@ INLINE void write_index(const Params& p, const Options& options, u64 row, u32 co
     }
 }
 
-// The rows behind the live ones, a warp a row.
+// Writes the padding rows, from row `live` on: a warp for each row.
 template <typename R>
 INLINE void pad(const Params& p, const Options& options, const R& replay, u64 live) {
     const u32 columns = p.topk + options.shared_experts;
@@ -103,44 +104,46 @@ INLINE void pad(const Params& p, const Options& options, const R& replay, u64 li
 
 // ---- a token's row ------------------------------------------------------------
 
-// The place where the token finds the expert; -1 if the table names a place that does not exist.
+// The place of a replica of the expert for this token; -1 if the table names a place that does not
+// exist.
 INLINE i32 place_of(const Params& p, const Options& options, u64 token, u32 expert) {
     if (options.replicas.data == nullptr) return static_cast<i32>(expert);
     const i32 given = options.replica_counts[expert];
-    const i32 most = static_cast<i32>(options.max_replicas);
-    const i32 count = min(max(given, 1), most);
-    const u32 turn = static_cast<u32>(token) * 2654435769u % static_cast<u32>(count);
-    const i32 place = options.replicas[expert][turn];
+    const i32 max_replicas = static_cast<i32>(options.max_replicas);
+    const i32 count = min(max(given, 1), max_replicas);
+    const u32 replica = static_cast<u32>(token) * 2654435769u % static_cast<u32>(count);
+    const i32 place = options.replicas[expert][replica];
     const bool there = place >= 0 && static_cast<u32>(place) < options.physical;
-    // One flag at a time. Of raise(flags, (a ? X : 0) | (b ? Y : 0)) ptxas 12.9 has made a branch that
-    // raises neither where a and b both hold: PLOP3.LUT of `skip | (a & b)` for `skip | !(a | b)`.
+    // Raises one flag at a time. For raise(flags, (a ? X : 0) | (b ? Y : 0)), ptxas 12.9 has
+    // generated a branch that raises neither flag if both a and b hold: PLOP3.LUT of `skip | (a &
+    // b)` instead of `skip | !(a | b)`.
     if (count != given) raise(p.flags, BAD_LENGTHS);
     if (!there) raise(p.flags, OUT_OF_RANGE);
     return there ? place : -1;
 }
 
-// An expert that is none: no pick.
-constexpr u32 NOBODY = ~0u;
+// Stands for no expert.
+constexpr u32 NO_EXPERT = ~0u;
 
-// Writes the pick at `position`, if it is one.
+// Writes the pick at `position`, if `position` is below topk.
 template <typename R>
 INLINE void write_pick(const Params& p, const Options& options, const R& replay, u64 token,
-                       u32 position, float share, u32 expert) {
+                       u32 position, float normalized, u32 expert) {
     if (position >= p.topk) return;
-    if (HAS_OPTIONS<R> && expert == NOBODY) {
+    if (HAS_OPTIONS<R> && expert == NO_EXPERT) {
         write_weight(p, replay, token, position, 0.0f);
         write_logical(replay, token, position, -1);
         write_index(p, options, token, position, -1);
         return;
     }
     const i32 place = place_of(p, options, token, expert);
-    write_weight(p, replay, token, position, p.scale * share);
+    write_weight(p, replay, token, position, p.scale * normalized);
     write_logical(replay, token, position, static_cast<i32>(expert));
     write_index(p, options, token, position, place);
     if (options.load != nullptr && place >= 0) atomicAdd(options.load + place, 1);
 }
 
-// Writes the columns behind the picks: lane `lane` of `lanes`.
+// Writes the columns of the shared experts, after the picks. By lane `lane` of `lanes`.
 template <typename R>
 INLINE void write_shared(const Params& p, const Options& options, const R& replay, u64 token,
                          u32 lane = lane_id(), u32 lanes = WARP) {
@@ -159,15 +162,15 @@ INLINE T* output_row(const Rows<T>& rows, u32 token) {
     return reinterpret_cast<T*>(base + static_cast<u64>(token) * stride);
 }
 
-// A lane has the score of the pick at `position`, or one at or beyond topk, which is
-// at most 32: writes weights and indices. The picks are in the first eight lanes, or
-// `wide`. NARROW: strides in bytes fit 32 bits.
+// Writes the weight and the index of the pick at `position` (no pick if that is topk or more),
+// whose score this lane has; topk is at most 32. If not `wide`, all picks are in the first eight
+// lanes. NARROW: strides in bytes fit 32 bits.
 template <bool NARROW, typename O>
 INLINE void store(const Params& p, const O& options, u64 token, u32 position, float score,
                   u32 expert, bool wide) {
     const bool picked = position < p.topk;
-    // The share first: a large scale over a small sum would be infinite.
-    float share = score;
+    // Divides before scaling: a large scale divided by a small sum would be infinite.
+    float normalized = score;
     if (p.renormalize) {
         float sum = picked ? score : 0.0f;
         if (wide) {
@@ -176,16 +179,16 @@ INLINE void store(const Params& p, const O& options, u64 token, u32 position, fl
         }
 #pragma unroll
         for (u32 o = 4; o > 0; o /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, o);
-        share = __fdividef(score, sum + 1e-20f);
+        normalized = __fdividef(score, sum + 1e-20f);
     }
     if constexpr (HAS_OPTIONS<O>) {
-        write_pick(p, options, Plain(), token, position, share, expert);
-        write_shared(p, options, Plain(), token);
+        write_pick(p, options, NoOptions(), token, position, normalized, expert);
+        write_shared(p, options, NoOptions(), token);
     } else if (picked) {
         const u32 row = static_cast<u32>(token);
         float* const weights = NARROW ? output_row(p.weights, row) : p.weights[token];
         i32* const indices = NARROW ? output_row(p.indices, row) : p.indices[token];
-        weights[position] = p.scale * share;
+        weights[position] = p.scale * normalized;
         indices[position] = static_cast<i32>(expert);
     }
 }

@@ -1,28 +1,28 @@
-// tree_verify: follows the tokens that the target model chose down each request's tree of drafts.
+// tree_verify: follows, in each request's tree of draft tokens, the path of the tokens that the
+// target model chose.
 //
-// A tree has a block. Its threads read the four numbers of every node, with all loads in flight at
-// once, and store them side by side in shared memory:
+// A block verifies a tree. Its threads read the four numbers of every node, with all loads in
+// flight at once, and store them side by side in shared memory:
 //
 //     node      | 0              | 1              | 2 ...
 //     16 bytes  | draft first    | draft first    |
 //               | next  target   | next  target   |
 //
-// Thread 0 then walks the tree. It needs one load from shared memory for each child that it looks
-// at. A tree that does not fit shared memory is walked in global memory.
+// Thread 0 then walks the tree, with one load from shared memory for each child that it visits. A
+// tree that does not fit shared memory is walked in global memory.
 //
-// A chain has a warp, and each of its lanes a node: a lane knows whether the next node's token is
-// the one that the target chose, and the first lane where it is not ends the walk.
+// A chain is verified by a warp, with a lane for each node: a lane compares the next node's token
+// with the token that the target chose, and the first lane with a difference ends the walk.
 //
-// Bytes: 0.3 MB for 256 trees of 64 nodes. Latency decides, not bandwidth: one wait for global
-// memory, then about 30 cycles for each child of a tree. Packed rows cost one wait more, for the
-// offsets.
+// Bytes: 0.3 MB for 256 trees of 64 nodes. Latency dominates, not bandwidth: one wait for global
+// memory, then about 30 cycles for each visited child. Packed rows add one wait, for the offsets.
 #include "params/tree_verify.cuh"
 
 constexpr u32 MAX_THREADS = 256;
-// Values for pointers that lead to no node: NO_NODE if the tree says so, BROKEN for bad data.
+// Pointers that lead to no node: NO_NODE if the tree says so, BROKEN if the data are invalid.
 constexpr i32 NO_NODE = -1;
 constexpr i32 BROKEN = -2;
-// Stands for the target token of a node that has no row.
+// The target token of a node that has no row.
 constexpr i32 MISSING = -2;
 
 struct Node {
@@ -35,31 +35,31 @@ struct Node {
     i32 target;
 };
 
-// Where the target's tokens of a request lie.
+// The rows of the target's tokens of a request.
 struct TargetRows {
     // The row of node 0.
     u64 first;
-    // The nodes that have a row, and the rows that the offsets say there are: fewer have one where
-    // the offsets pass the end.
+    // The number of nodes that have a row, and the number of rows that the offsets state. The first
+    // number is smaller if the offsets exceed the number of rows.
     u32 nodes;
-    u32 said;
-    // The flag of a walk that stops before a node without a row.
+    u32 stated;
+    // The flag to raise if a walk stops before a node without a row.
     u32 missing;
 
     INLINE TargetRows(const Params& p, u64 request)
-        : first(request * p.target.stride), nodes(p.nodes), said(p.nodes), missing(0) {
+        : first(request * p.target.stride), nodes(p.nodes), stated(p.nodes), missing(0) {
         if (p.row_offsets.data == nullptr) return;
         const i64 start = p.row_offsets[request];
         const i64 end = p.row_offsets[request + 1];
         first = 0;
         nodes = 0;
-        said = 0;
+        stated = 0;
         if (start != end) missing = BAD_LENGTHS;
-        // Where node 0 has no row, no walk begins.
+        // If node 0 has no row, the walk does not begin.
         if (start < 0 || start >= static_cast<i64>(p.rows) || end <= start) return;
         first = start;
-        said = cut(end - start);
-        nodes = min(said, cut(static_cast<i64>(p.rows) - start));
+        stated = cut(end - start);
+        nodes = min(stated, cut(static_cast<i64>(p.rows) - start));
     }
 
     INLINE static u32 cut(i64 count) { return static_cast<u32>(min(count, 0xFFFFFFFFll)); }
@@ -84,11 +84,11 @@ INLINE Node node_of(const Params& p, const TargetRows& rows, u64 request, u32 no
             there ? token(target) : MISSING};
 }
 
-// Writes the path and returns its number of tokens. `at(i)` reads node i. Looks at fewer children
-// than the tree has nodes, so it ends even if pointers form a cycle.
+// Writes the path and returns its number of tokens. at(i) reads node i. The walk visits fewer
+// children than the tree has nodes, so it ends even if the pointers form a cycle.
 template <typename At>
 INLINE u32 walk(const Params& p, const TargetRows& rows, u64 request, u32& bits, At at) {
-    u32 looked = 0;
+    u32 visited = 0;
     u32 node = 0;
     Node here = at(0);
     for (u32 depth = 0;; depth++) {
@@ -104,8 +104,8 @@ INLINE u32 walk(const Params& p, const TargetRows& rows, u64 request, u32& bits,
         i32 child = here.first_child;
         while (true) {
             if (child == NO_NODE) return depth + 1;
-            looked++;
-            if (child == BROKEN || looked == p.nodes) {
+            visited++;
+            if (child == BROKEN || visited == p.nodes) {
                 bits |= BAD_LENGTHS;
                 return depth + 1;
             }
@@ -159,7 +159,7 @@ INLINE void verify_chain(const Params& p) {
     const u32 lane = lane_id();
     for (u64 request = blockIdx.x; request < p.batch; request += gridDim.x) {
         const TargetRows rows(p, request);
-        const u32 nodes = min(p.nodes, rows.said);
+        const u32 nodes = min(p.nodes, rows.stated);
         const u64 draft_row = p.packed_draft ? 0 : request;
         const u64 draft_first = p.packed_draft ? rows.first : 0;
         u32 bits = rows.nodes == 0 && lane == 0 ? rows.missing : 0;
@@ -175,7 +175,7 @@ INLINE void verify_chain(const Params& p) {
             const i64 draft = has_row ? p.draft.at(draft_row, draft_first + child) : -1;
             const i32 target = token(wide);
             stops = __ballot_sync(ALL_LANES, target < 0 || !has_row || draft != target);
-            // The walk reaches the nodes of the lanes up to the first that stops.
+            // The walk reaches the nodes of the lanes up to the first lane that stops.
             const u32 last = stops != 0 ? __ffs(stops) - 1 : WARP - 1;
             if (lane <= last) {
                 p.tokens.set(request, node, max(target, 0));
@@ -197,5 +197,5 @@ INLINE void verify_chain(const Params& p) {
 }
 
 SPEC_KERNEL(tree_verify_staged, verify<true>, Params, MAX_THREADS)
-SPEC_KERNEL(tree_verify_any, verify<false>, Params, MAX_THREADS)
+SPEC_KERNEL(tree_verify_global, verify<false>, Params, MAX_THREADS)
 SPEC_KERNEL(tree_verify_chain, verify_chain, Params, WARP)

@@ -1,19 +1,21 @@
-// unique: the distinct keys, ascending, and how often each occurs.
+// unique: the distinct keys in ascending order, and the number of occurrences of each.
 //
-//   unique_check         looks at a sample, and finds out whether all keys ascend
-//   unique_survey        counts the keys of each bucket, and writes the plan: which route to take
+//   unique_check         tests a sample, and whether all keys ascend
+//   unique_survey        counts the keys of each bucket, and writes the plan: the route to take
 //   unique_spread, unique_map_parts
 //                        by bits: see unique_bits.cuh
 //   unique_partition_high, unique_partition_low or unique_partition_wide,
 //   unique_thinned_high, unique_thinned_low; unique_sort_buckets
 //                        by buckets: see unique_buckets.cuh
 //   unique_by_digits, unique_compact, unique_firsts, unique_counts
-//                        by digits, or if keys ascend already: see unique_passes.cuh
+//                        by digits, or if keys already ascend: see unique_passes.cuh
 //
-// The host launches every kernel that this number of keys may need, because the plan stays on the
-// device and a captured graph launches the same kernels in each replay. Kernels that are not on the
-// route of the plan return at once. If one block can sort all keys, they are a single bucket, and
-// one launch.
+// Each of these files describes the mapping of threads to keys and the bytes of its route.
+//
+// The host launches every kernel that a call with this number of keys may need, because the plan
+// stays on the device and a captured graph launches the same kernels in each replay. Kernels that
+// are not on the route of the plan return at once. If one block can sort all keys, there is a
+// single bucket and a single launch.
 //
 // Keys are stored unchanged. `flip` is the sign bit of signed keys: key ^ flip, as an unsigned
 // integer, has the order of the signed keys.

@@ -1,14 +1,15 @@
-// unique, by bits: for keys that are close together, so that there is a key for every few positions
+// unique, by bits: for keys that are so close together that there is a key for every few positions
 // of their range (the position of a key is its distance from the low end of the range). Such keys
 // are not sorted. One partition moves their positions, which have 4 bytes for any type of key, to
 // parts of the range. Then one block for each part has a bit in shared memory for each position of
-// the part. The bits that are set are the distinct keys, in order.
+// the part. The set bits are the distinct keys, in order.
 //
-//   spread         writes the positions of each tile to their parts. Shared memory first brings the
-//                  positions of a part together, so that they are written as a run, as `partition`
-//                  does with keys. Meanwhile the next tile is loaded
-//   map_parts      one block for each part, in ascending order: sets bits, counts them, learns by
-//                  look-back how many bits the parts before have, and writes a key for each bit
+//   spread         writes the positions of each tile to their parts. The block first groups the
+//                  positions of a part in shared memory, so that they are written as a run, as
+//                  `partition` does with keys. The next tile is loaded at the same time
+//   map_parts      one block for each part, in ascending order: sets bits, counts them, finds by
+//                  look-back the number of set bits in earlier parts, and writes a key for each set
+//                  bit
 //
 // The survey has checked that no key is outside of the range, that the bits of each part fit shared
 // memory, and that no part has far more keys than the others.
@@ -144,7 +145,8 @@ INLINE void map_parts(const Params& p) {
         const u32 at = position - low;
         const u32 bit = 1u << at % WARP;
         u32* word = &words[at / WARP];
-        // Looks first, because atomic operations of many equal keys would wait for each other.
+        // Tests the bit first, because atomic operations of many equal keys would wait for each
+        // other.
         if ((*static_cast<volatile u32*>(word) & bit) == 0) atomicOr(word, bit);
     };
     const u32 inner = min((start + 3) / 4 * 4, stop); // aligned from here
@@ -197,7 +199,7 @@ INLINE void map_parts(const Params& p) {
         }
     }
     __syncthreads();
-    // Each lane lists the bits that are set in its half word. Then lanes write neighbouring keys.
+    // Each lane lists the set bits of its half word. Then lanes write neighbouring keys.
     u16* list = reinterpret_cast<u16*>(memory + p.part_bits / 128) + warp * WARP * HALF_WORD;
     const u16* halves = reinterpret_cast<const u16*>(words);
     K* unique = static_cast<K*>(p.unique) + shared_before + before_warp;

@@ -1,32 +1,33 @@
 // unique, by buckets: partitions move keys to buckets by their high bits, until each bucket fits
 // shared memory. There are one or two partitions of up to 9 bits each, or a wide one of 10 or 11
 // bits. Then a block sorts each bucket in shared memory and drops equal keys. Only distinct keys
-// are wanted, so equal keys need no stable order, and a tile need not know about the tiles before
-// it: one atomic addition reserves room for all its keys of a digit ("hybrid radix sort": Stehle
-// and Jacobsen, 2017).
+// are wanted, so equal keys need no stable order, and a tile does not depend on earlier tiles: one
+// atomic addition reserves room for all its keys of a digit ("hybrid radix sort": Stehle and
+// Jacobsen, 2017).
 //
-//   check          one block looks at a sample: which range the buckets should divide, and whether
-//                  some part of this range is crowded. Meanwhile all other blocks read keys for as
-//                  long as these ascend. If all keys ascend, these blocks have counted the distinct
-//                  keys, and unique_passes.cuh has the rest
+//   check          one block tests a sample: which range the buckets should divide, and whether
+//                  some part of this range is crowded. At the same time all other blocks read keys
+//                  while these ascend. If all keys ascend, these blocks have counted the distinct
+//                  keys, and unique_passes.cuh does the rest
 //   survey         reads the keys once and counts the keys of each bucket. Keys outside of the
-//                  range go to the first or the last bucket. The block that is done last decides
-//                  the route, which the kernels after it read on the device
-//   partition      writes the keys of each tile to their digits. Shared memory first brings the
-//                  keys of a digit together, so that they are written as a run
+//                  range go to the first or the last bucket. The block that finishes last decides
+//                  the route, which the following kernels read on the device
+//   partition      writes the keys of each tile to their digits. The block first groups the keys of
+//                  a digit in shared memory, so that they are written as a run
 //   partition_wide the same for more digits, in a larger tile
-//   sort_buckets   one block for each bucket, in ascending order: spreads keys over bins by
-//                  position, sorts the few keys of each bin, drops equal keys, learns by look-back
-//                  how many distinct keys the buckets before have, and writes. `unique` is both
-//                  source and target: a block writes only to places that this block and the blocks
-//                  before have read, and look-back shows that those blocks have read their keys
+//   sort_buckets   one block for each bucket, in ascending order: distributes keys over bins by
+//                  position, sorts the few keys of each bin, drops equal keys, finds by look-back
+//                  the number of distinct keys in earlier buckets, and writes. `unique` is both
+//                  source and target: a block writes only to places that this block and earlier
+//                  blocks have read, and look-back shows that those blocks have read their keys
 //
-// If some bucket does not fit shared memory, because keys crowd a part of the range, all keys are
-// sorted by digits instead (unique_passes.cuh). But if the crowd is mostly equal keys, and counts
-// are not wanted, partitions drop equal keys within each tile (`thin`), and afterwards the buckets
-// are checked again.
+// If a bucket does not fit shared memory, because keys crowd a part of the range, all keys are
+// sorted by digits instead (unique_passes.cuh). But if the crowd consists mostly of equal keys, and
+// counts are not wanted, partitions drop equal keys within each tile (`thin`), and the buckets are
+// checked again afterwards.
 //
 // Bytes for each key of 8 bytes: 8 for the survey, 16 for each partition, 8 to 16 for
+// `sort_buckets`.
 // `sort_buckets`.
 #pragma once
 
@@ -45,7 +46,7 @@ struct BucketShared {
     };
 };
 
-// Sorts shared.keys[..size] by a radix sort over those bytes in which keys differ. Suits any keys,
+// Sorts shared.keys[..size] by a radix sort over the bytes in which keys differ. It suits any keys,
 // but is slower than sort_bucket.
 template <typename K>
 __device__ __noinline__ void sort_by_bytes(BucketShared<K>& shared, u32 size, u64 flip) {
@@ -97,8 +98,8 @@ __device__ __noinline__ void sort_by_bytes(BucketShared<K>& shared, u32 size, u6
     __syncthreads();
 }
 
-// Drops most repetitions of keys in shared.keys[..size], in the way of `thin`. Returns how many
-// keys are left.
+// Drops most repetitions of keys in shared.keys[..size], like `thin`. Returns the number of
+// remaining keys.
 template <typename K>
 __device__ __noinline__ u32 thin_bucket(BucketShared<K>& shared, u32 size) {
     for (u32 round = 0; round < 2; round++) {
@@ -130,9 +131,8 @@ __device__ __noinline__ u32 thin_bucket(BucketShared<K>& shared, u32 size) {
     return size;
 }
 
-// Sorts shared.keys[..size] and returns how many keys are left: unless they are `counted`,
-// repetitions of a key may be dropped on the way. A bin is one of BINS equal parts of a bucket of
-// `map`.
+// Sorts shared.keys[..size] and returns the number of remaining keys: repetitions of a key may be
+// dropped, unless `counted`. A bin is one of BINS equal parts of a bucket of `map`.
 template <typename K>
 INLINE u32 sort_bucket(BucketShared<K>& shared, u32 size, const Map& map, bool counted,
                        u64 key_flip) {
@@ -155,7 +155,7 @@ INLINE u32 sort_bucket(BucketShared<K>& shared, u32 size, const Map& map, bool c
             atomicAdd(&shared.bins[bin / 2], 1u << bin % 2 * 16);
         }
         __syncthreads();
-        // Counts of bins become starts. Each thread does this for its own bins.
+        // Each thread replaces the counts of its bins by their starts.
         own = 0;
         u32 largest = 0; // of the counters in the lower halves of words, and in the upper halves
 #pragma unroll
@@ -175,8 +175,8 @@ INLINE u32 sort_bucket(BucketShared<K>& shared, u32 size, const Map& map, bool c
         u32 all;
         first = sum_before<THREADS>(own, all);
         if (!crowded) break;
-        // A bin has too many keys, either equal ones or different ones that are close together. If
-        // keys are not counted, dropping equal keys is tried once.
+        // A bin has too many keys: equal keys, or different keys that are close together. If keys
+        // are not counted, equal keys are dropped, once.
         if (counted || again) {
             sort_by_bytes(shared, size, key_flip);
             return size;
@@ -215,7 +215,7 @@ INLINE u32 sort_bucket(BucketShared<K>& shared, u32 size, const Map& map, bool c
     }
     __syncthreads();
     // Each thread sorts the keys of its bins by insertion. They are nearly in order, because bins
-    // are.
+    // are in order.
     if (own > 1) {
         K above = shared.keys[first] ^ flip;
         for (u32 j = first + 1; j < first + own; j++) {
@@ -282,8 +282,8 @@ INLINE void sort_buckets(const Params& p) {
     }
     size = sort_bucket(shared, size, map, p.counts != nullptr, p.flip);
 
-    // A warp has ITEMS rows of 32 neighbouring keys. Lane i holds a bit for each key of row i:
-    // whether it is the first of equal keys.
+    // A warp has ITEMS rows of 32 neighbouring keys. Lane i has a bit for each key of row i: 1 if
+    // the key is the first of equal keys.
     const u32 first = warp * WARP * ITEMS + lane;
     u32 heads = 0;
     u32 count = 0;

@@ -14,10 +14,10 @@ struct SplitShared {
     u16 owners[THIN_SLOTS]; // for `thin`: the place of a key that has the slot
 };
 
-// Which of the thread's keys stay, one bit for each key. Each key hashes to a slot, and one key of
-// the tile owns each slot. A key is dropped if another key of the same value owns its slot. If a
-// key of another value owns the slot, the key stays. The two rounds hash differently, so that two
-// frequent values that share a slot in one round do not share one in the other.
+// A bit for each of the thread's keys: 1 if the key stays. Each key hashes to a slot, and one key
+// of the tile owns each slot. A key is dropped if another key with the same value owns its slot; it
+// stays if a key with another value does. The two rounds hash differently, so that two frequent
+// values with the same slot in one round have different slots in the other.
 template <typename K>
 INLINE u32 thin(SplitShared<K>& shared, const K (&keys)[SPLIT_ITEMS], u32 valid) {
     u32 stay = 0;
@@ -56,8 +56,8 @@ INLINE u32 thin(SplitShared<K>& shared, const K (&keys)[SPLIT_ITEMS], u32 valid)
     return stay;
 }
 
-// After equal keys were dropped: the block that is done last checks whether every bucket fits
-// shared memory now. If not, all keys are sorted by digits.
+// After equal keys were dropped, the block that finishes last checks whether every bucket now fits
+// shared memory. If not, all keys are sorted by digits.
 INLINE void check_buckets(const Params& p) {
     __shared__ bool last;
     __threadfence();
@@ -162,9 +162,9 @@ INLINE void partition(const Params& p) {
     if (mode == THINNED && (!HIGH || p.low_bits == 0)) check_buckets(p);
 }
 
-// The same for a plan that drops equal keys, if `partition_wide` was launched before. Mostly the
-// plan is another one and there is nothing to do, so this is launched with few blocks, which take
-// tiles in turn.
+// The same for a plan that drops equal keys, if `partition_wide` was launched before. Usually the
+// plan is another one and there is nothing to do, so this kernel has few blocks, which take tiles
+// in turn.
 template <typename K, bool HIGH>
 INLINE void partition_thinned(const Params& p) {
     if (p.plan->mode != THINNED) return;
@@ -179,11 +179,11 @@ INLINE void partition_thinned(const Params& p) {
 
 // ---- wide partition ----------------------------------------------------------
 
-// One partition by all bits of the bucket's number. It is used if `partition` would need two for so
-// many digits, but digits are so few that a tile has a run of several keys for each. There is one
-// block on each multiprocessor, whose shared memory holds the current tile and the next one. If
-// equal keys are to be dropped, two partitions are used instead, because they leave fewer equal
-// keys.
+// One partition by all bits of the bucket's number. It is used if `partition` would need two passes
+// for so many digits, but the digits are few enough that a tile has a run of several keys for each.
+// There is one block on each multiprocessor, whose shared memory holds the current tile and the
+// next one. If equal keys are to be dropped, two partitions are used instead, because they leave
+// fewer equal keys.
 template <typename K>
 struct WideShared {
     static constexpr u32 ITEMS = sizeof(K) == 8 ? 12 : 16;

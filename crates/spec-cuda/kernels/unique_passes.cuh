@@ -3,26 +3,27 @@
 // keys:
 //
 //   unique_by_digits   one launch for all digits. Its blocks read the keys once and count all
-//                      digits of 8 bits. The block that is done last turns counts into offsets, and
-//                      lists the digits in which keys differ at all. Then, for each of these
-//                      digits, in portions of 2^16 tiles, a block takes the next tile, ranks its
-//                      keys in shared memory, learns by look-back how many keys of each digit the
-//                      tiles before have, and writes runs of keys with equal digits
-//   unique_compact     keeps the first of equal keys; the same look-back, for one sum. If keys
-//                      ascend already, they need only this kernel, without look-back, because
+//                      digits of 8 bits. The block that finishes last computes offsets from the
+//                      counts, and lists the digits in which keys differ at all. Then, for each of
+//                      these digits, in portions of 2^16 tiles, a block takes the next tile, ranks
+//                      its keys in shared memory, finds by look-back the number of keys of each
+//                      digit in earlier tiles, and writes runs of keys with equal digits
+//   unique_compact     keeps the first of equal keys, with the same look-back for a single sum.
+//                      Keys that already ascend need only this kernel, without look-back, because
 //                      `unique_check` has counted the distinct keys
-//   unique_firsts,     if counts are wanted: `unique_compact` has left the position of each
-//   unique_counts      distinct key, and the differences of these positions are the counts
+//   unique_firsts,     if counts are wanted: `unique_compact` has stored the position of each
+//                      distinct key,
+//   unique_counts      and the differences of these positions are the counts
 //
 // Passes alternate between the workspace and `unique`, such that the last pass writes to the
 // workspace, and `unique_compact` from there to `unique`.
 //
-// Which thread has which keys: a warp has 32 * ITEMS neighbouring keys, as ITEMS rows with one key for
-// each lane. A sort must keep the order of equal digits, so keys are ranked in the order of the input:
-// by warp, then by row, then by lane.
+// Threads and keys: a warp has 32 * ITEMS neighbouring keys, as ITEMS rows with one key for each
+// lane. The sort must be stable, so keys are ranked in the order of the input: by warp, then by
+// row, then by lane.
 //
 // Bytes for each key of 8 bytes: 8 for the counts, 16 for each digit in which keys differ, 8 to 16
-// for `unique_compact`. If keys ascend already: 16 to 24 in all.
+// for `unique_compact`. If keys already ascend: 16 to 24 in all.
 #pragma once
 
 #include "unique_plan.cuh"
@@ -74,7 +75,7 @@ INLINE void count_digits(u32 (*histogram)[RADIX], const K (&keys)[ITEMS], u64 fl
     }
 }
 
-// Turns counts into offsets, and finds out which digits need a pass. One block runs this.
+// Replaces counts by offsets, and determines which digits need a pass. By one block.
 template <typename K>
 INLINE void make_plan(const Params& p) {
     __shared__ u64 sums[RADIX];
@@ -103,9 +104,9 @@ INLINE void make_plan(const Params& p) {
     if (bin == 0) p.plan->active = active;
 }
 
-// Counts all digits of a block's share of the keys, one of `shares`.
+// Counts all digits of a block's slice of the keys, one of `slices`.
 template <typename K>
-INLINE void count_share(const Params& p, u32 share, u32 shares) {
+INLINE void count_slice(const Params& p, u32 slice, u32 slices) {
     constexpr u32 DIGITS = Tile<K>::DIGITS;
     constexpr u32 ITEMS = 8;
     extern __shared__ uint4 memory[];
@@ -113,9 +114,9 @@ INLINE void count_share(const Params& p, u32 share, u32 shares) {
     for (u32 i = threadIdx.x; i < DIGITS * RADIX; i += THREADS) counts[0][i] = 0;
     __syncthreads();
     const K* keys = static_cast<const K*>(p.keys);
-    const u64 step = static_cast<u64>(shares) * THREADS * ITEMS;
+    const u64 step = static_cast<u64>(slices) * THREADS * ITEMS;
     const u64 warp = threadIdx.x / WARP;
-    for (u64 at = static_cast<u64>(share) * THREADS * ITEMS; at < p.n; at += step) {
+    for (u64 at = static_cast<u64>(slice) * THREADS * ITEMS; at < p.n; at += step) {
         const u64 start = at + warp * WARP * ITEMS + lane_id();
         if (at + (warp + 1) * WARP * ITEMS <= p.n) {
             K items[ITEMS];
@@ -135,11 +136,11 @@ INLINE void count_share(const Params& p, u32 share, u32 shares) {
     for (u32 i = threadIdx.x; i < DIGITS * RADIX; i += THREADS) {
         if (counts[0][i] != 0) atomicAdd(&totals[i], static_cast<u64>(counts[0][i]));
     }
-    // Clears this block's share of the words over which the first pass looks back.
+    // Clears this block's part of the words over which the first pass looks back.
     const u64 portion = p.n < p.portion_keys ? p.n : p.portion_keys;
     const u64 words = (portion + Tile<K>::KEYS - 1) / Tile<K>::KEYS * RADIX;
-    for (u64 i = share * static_cast<u64>(THREADS) + threadIdx.x; i < words;
-         i += static_cast<u64>(shares) * THREADS) {
+    for (u64 i = slice * static_cast<u64>(THREADS) + threadIdx.x; i < words;
+         i += static_cast<u64>(slices) * THREADS) {
         p.sums[0][i] = 0;
     }
 }
@@ -168,11 +169,11 @@ INLINE u32 same_digit(u32 digit) {
     return mask;
 }
 
-// How many keys with the same digit the warp has met before this key. The upper half of a digit's
-// slot has this count. Lanes that have the digit now are peers, and the lowest peer adds their
-// number to the count. Lanes find their peers by an atomicOr into the lower half of the slot, which
-// keeps shared memory busy, or by votes, which keep the arithmetic units busy. A pass alternates
-// between the two.
+// The number of keys with the same digit that the warp has ranked before this key. The upper half
+// of a digit's slot has this count. Lanes that currently have the same digit are peers, and the
+// lowest peer adds their number to the count. Lanes find their peers by an atomicOr into the lower
+// half of the slot, which uses shared memory, or by votes, which use the arithmetic units. A pass
+// alternates between the two.
 template <bool VOTE>
 INLINE u32 rank_in_warp(u64* slots, u32 digit) {
     u32* halves = reinterpret_cast<u32*>(&slots[digit]);
@@ -195,9 +196,9 @@ INLINE u32 rank_in_warp(u64* slots, u32 digit) {
     return before + __popc(below);
 }
 
-// How many keys of digit `bin` the tiles before this one have. Reads the words of eight tiles at a
-// time: one after the other, each word of a tile that is still in flight would cost a wait for
-// memory.
+// The number of keys of digit `bin` in the tiles before this one. Reads the words of eight tiles at
+// a time: if it read one word after the other, each word of a tile that is still in flight would
+// cost a wait for memory.
 INLINE u32 look_back(u32* sums, u32 tile, u32 bin, u32 own) {
     constexpr u32 WINDOW = 8;
     u32 before = 0;
@@ -227,9 +228,9 @@ INLINE u32 look_back(u32* sums, u32 tile, u32 bin, u32 own) {
 }
 
 // Sorts one tile in the pass by `digit` over a portion of the keys. Returns the number of the
-// block's next tile, to thread 0. Thread 0 asks for this number just before the block writes its
-// keys. If it asked later, the block would wait for the answer. If it asked earlier, the blocks of
-// the tiles after that tile would look back at it for a long time before it has counts.
+// block's next tile to thread 0. Thread 0 requests this number just before the block writes its
+// keys: if it did so later, the block would wait for the answer; if it did so earlier, the blocks
+// of the tiles after that tile would look back at it for a long time before it has counts.
 template <typename K>
 INLINE u32 pass_tile(const Params& p, u32 digit, u32 portion, u32 tile, u32* taken) {
     constexpr u32 ITEMS = Tile<K>::ITEMS;
@@ -253,7 +254,7 @@ INLINE u32 pass_tile(const Params& p, u32 digit, u32 portion, u32 tile, u32* tak
     const u64 start = portion_start + static_cast<u64>(tile) * KEYS;
     const u32 valid = static_cast<u32>(min(portion_end - start, static_cast<u64>(KEYS)));
 
-    // Places after the last key get a key of the largest digit, which ranks after all keys.
+    // Places after the last key get a key with the largest digits, which ranks after all keys.
     const K none = ~static_cast<K>(p.flip);
     K keys[ITEMS];
     const u32 own_start = warp * WARP * ITEMS + lane;
@@ -273,9 +274,9 @@ INLINE u32 pass_tile(const Params& p, u32 digit, u32 portion, u32 tile, u32* tak
     }
     __syncthreads();
 
-    // One thread for each digit adds up how many keys of the tile have the digit, and tells this count
-    // to the tiles that follow at once. The count leaves out the places after the last key, which
-    // have no key.
+    // One thread for each digit adds up the number of keys of the tile with the digit, and
+    // publishes this count at once for the following tiles. The count excludes the places after the
+    // last key.
     const u32 bin = threadIdx.x;
     u32 count = 0;
     if (bin < RADIX) {
@@ -295,7 +296,7 @@ INLINE u32 pass_tile(const Params& p, u32 digit, u32 portion, u32 tile, u32* tak
 #pragma unroll
         for (u32 w = 0; w < WARPS; w++) shared.starts[w][bin] += place;
     }
-    // Meanwhile, clears the words over which the next pass or portion looks back.
+    // In the meantime, clears the words over which the next pass or portion looks back.
     const u64 tiles = (portion_end - portion_start + KEYS - 1) / KEYS;
     const u64 rows = (min(p.n, p.portion_keys) + KEYS - 1) / KEYS;
     if (bin < RADIX) {
@@ -333,9 +334,9 @@ INLINE u32 pass_tile(const Params& p, u32 digit, u32 portion, u32 tile, u32* tak
 
 // ---- equal keys --------------------------------------------------------------
 
-// `first` in lane 0, and `other` in all other lanes. This is an explicit instruction, because
-// compilers turn a conditional expression into a branch around the shuffles and votes that follow,
-// and a warp that diverges takes many times as long for these.
+// `first` in lane 0, and `other` in all other lanes. An explicit instruction, because compilers
+// turn a conditional expression into a branch around the following shuffles and votes, and these
+// take many times as long in a diverged warp.
 template <typename T>
 INLINE T in_first_lane(T first, T other) {
     T result;
@@ -427,7 +428,7 @@ INLINE void copy_firsts(const Params& p, u32 tile) {
     if (chunk * CHUNK < *p.count) p.firsts[chunk] = p.counts[chunk * CHUNK];
 }
 
-// Turns positions into counts, in place. A block does this for one chunk.
+// Replaces positions by counts, in place. By one block for each chunk.
 INLINE void positions_to_counts(const Params& p, u32 chunk) {
     constexpr u32 ITEMS = CHUNK / THREADS;
     const u64 distinct = *p.count;
@@ -474,18 +475,18 @@ INLINE void wait_until(const u32* word, u32 value) {
     __syncthreads();
 }
 
-// All passes by digits, in one launch of as many blocks as run at once. A block takes shares of the
-// keys to count, then tiles, pass by pass and portion by portion. Before a portion it waits until
-// the portion before is done. This comes to pass, because the blocks that took the tiles of that
-// portion are running.
+// All passes by digits, in one launch of as many blocks as run at the same time. A block takes
+// slices of the keys to count, then tiles, pass by pass and portion by portion. Before a portion it
+// waits until the previous portion is done. This wait ends, because the blocks that took the tiles
+// of that portion are running.
 template <typename K>
 INLINE void by_digits(const Params& p) {
     if (p.plan->mode != BY_DIGITS) return;
     Phase& counting = p.phases[COUNTING];
     while (true) {
-        const u32 share = for_block(threadIdx.x == 0 ? atomicAdd(&counting.taken, 1u) : 0);
-        if (share >= gridDim.x) break;
-        count_share<K>(p, share, gridDim.x);
+        const u32 slice = for_block(threadIdx.x == 0 ? atomicAdd(&counting.taken, 1u) : 0);
+        if (slice >= gridDim.x) break;
+        count_slice<K>(p, slice, gridDim.x);
         __threadfence();
         __syncthreads();
         if (for_block(threadIdx.x == 0 ? atomicAdd(&counting.done, 1u) : 0) != gridDim.x - 1) {

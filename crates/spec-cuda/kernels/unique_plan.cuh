@@ -1,4 +1,4 @@
-// What the kernels of `unique` share: the plan on the device, arguments, sums over a block,
+// Shared by the kernels of `unique`: the plan on the device, arguments, sums over a block,
 // look-back.
 #pragma once
 
@@ -9,8 +9,8 @@ constexpr u32 THREADS = 512;
 constexpr u32 WARPS = THREADS / WARP;
 constexpr u32 MAX_DIGITS = 8;
 
-// A word of look-back is 0 until its tile is counted. Then it has one of these in its two upper
-// bits, and below them a sum: of the tile only, or of the tile and all tiles before.
+// A word of look-back is 0 until its tile is counted. Then its two upper bits have one of these
+// values, and the bits below have a sum: of this tile only, or of this tile and all earlier tiles.
 constexpr u32 TILE_ONLY = 1;
 constexpr u32 ALL_BEFORE = 2;
 
@@ -25,8 +25,8 @@ enum Mode : u32 {
 
 // Maps keys to positions and buckets. The position of a key is its distance from `low`, shifted
 // right by `shift` so that it has 32 bits. A key outside of [low, low + range] has the position of
-// the nearer end. Of the 64 bits of position * scale, the upper 32 are the bucket, the lower 32 the
-// place in the bucket.
+// the nearer end. Of the 64 bits of position * scale, the upper 32 are the bucket, and the lower 32
+// the place within the bucket.
 struct Map {
     u64 low;
     u64 range;
@@ -34,7 +34,7 @@ struct Map {
     u32 scale;
 };
 
-// What the kernels tell each other; all zero before the first kernel.
+// Values that the kernels pass to each other; all zero before the first kernel.
 struct Plan {
     u64 counts[MAX_DIGITS][RADIX];
     Map map;
@@ -58,8 +58,8 @@ struct Plan {
 };
 static_assert(sizeof(Plan) == 16384 + 192, "as in src/ops/unique.rs");
 
-// The progress of work that many blocks share: how many tiles or shares they have taken, and how
-// many they have done. Zero before the first kernel.
+// The progress of work that many blocks divide: the number of tiles or slices that they have taken,
+// and the number that they have finished. Zero before the first kernel.
 struct Phase {
     u32 taken;
     u32 done;
@@ -96,8 +96,8 @@ INLINE u32 sum_before(u32 value, u32& all) {
     return before + inclusive - value;
 }
 
-// The sum over the tiles before this one. One warp runs this and reads 128 words at a time.
-// Afterwards the word of this tile has the sum of the tile and all tiles before.
+// The sum over the tiles before this one. By one warp, which reads 128 words at a time. Afterwards
+// the word of this tile has the sum of this tile and all earlier tiles.
 INLINE u64 look_back_by_warp(u64* sums, u32 tile, u64 own) {
     constexpr u32 WINDOWS = 4;
     const u64 mask = (1ull << 62) - 1;

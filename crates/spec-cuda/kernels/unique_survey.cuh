@@ -1,5 +1,5 @@
-// unique, before keys are moved: `check` looks at a sample and finds out whether all keys ascend,
-// `survey` counts the keys of each bucket and decides the route. unique_buckets.cuh has the design.
+// unique, before keys are moved: `check` tests a sample, and whether all keys ascend; `survey`
+// counts the keys of each bucket and decides the route. unique_buckets.cuh has the design.
 #pragma once
 
 #include "unique_passes.cuh"
@@ -81,8 +81,7 @@ INLINE void extremes(u64& least, u64& greatest) {
 
 // ---- check -------------------------------------------------------------------
 
-// Writes to the plan what a sample shows. One block runs this; its threads have the samples in
-// order.
+// Writes to the plan what a sample shows. By one block, whose threads have the samples in order.
 INLINE void judge_sample(const Params& p, const u64 (&items)[SAMPLES / CHECK_THREADS],
                          bool ascends, u64* table) {
     constexpr u32 ITEMS = SAMPLES / CHECK_THREADS;
@@ -99,8 +98,8 @@ INLINE void judge_sample(const Params& p, const u64 (&items)[SAMPLES / CHECK_THR
     for (u32 i = threadIdx.x; i < SAMPLE_BINS; i += CHECK_THREADS) bins[i] = 0;
     if (threadIdx.x == 0) crowd = distinct = 0;
     extremes<CHECK_THREADS>(least, greatest);
-    // Some keys are probably outside of the range of the sample, but few are further away than
-    // this.
+    // Some keys are probably outside of the range of the sample, but few are further away than this
+    // margin.
     const u64 margin = (greatest - least) / 64;
     const u64 low = least - min(least, margin);
     const u64 high = greatest + min(~0ull - greatest, margin);
@@ -143,10 +142,10 @@ INLINE void judge_sample(const Params& p, const u64 (&items)[SAMPLES / CHECK_THR
     }
 }
 
-// The first block looks at a sample. Each other block reads a span of tiles, and finds out whether
-// its keys ascend and how many distinct keys there are before each tile. A block that finds or
-// learns that keys do not ascend returns at once. Then it is not counted as done, so no block is
-// the last one to be done, and the mode does not become SORTED.
+// The first block tests a sample. Each other block reads a span of tiles, and determines whether
+// its keys ascend, and the number of distinct keys before each tile. A block that finds out that
+// keys do not ascend, by itself or from another block, returns at once. It is then not counted as
+// done, so no block is the last one to be done, and the mode does not become SORTED.
 template <typename K>
 INLINE void check(const Params& p) {
     constexpr u32 SAMPLED = SAMPLES / CHECK_THREADS;
@@ -213,7 +212,7 @@ INLINE void check(const Params& p) {
             heads += below != ahead[i];
             before = left;
         }
-        // If keys do not ascend, mostly the first tile shows it. So the second tile is loaded only
+        // If keys do not ascend, the first tile usually shows it. So the second tile is loaded only
         // after the first tile was checked.
         if (tile > first && tile + 1 < end) load(tile + 1);
         heads = __reduce_add_sync(ALL_LANES, heads);
@@ -238,7 +237,7 @@ INLINE void check(const Params& p) {
         return;
     }
     __threadfence();
-    // One warp turns the sum of each span into the sum over the spans before it.
+    // One warp replaces the sum of each span by the sum over the spans before it.
     if (warp != 0) return;
     u64 all = 0;
     for (u32 from = 0; from < spans; from += WARP) {
@@ -256,23 +255,22 @@ INLINE void check(const Params& p) {
 
 // ---- survey ------------------------------------------------------------------
 
-// Counters have 16 bits, two of them in a word, and must not overflow. A thread that brings a
+// Counters have 16 bits, two of them in a word, and must not overflow. A thread that raises a
 // counter to half of its range moves this half to the counter in global memory. The threads of the
 // block pass a barrier before their additions could fill the other half.
 constexpr u32 HALF = 0x8000;
-constexpr u32 STEPS_TO_MEET = HALF / (SURVEY_THREADS * SURVEY_ITEMS);
+constexpr u32 STEPS_TO_BARRIER = HALF / (SURVEY_THREADS * SURVEY_ITEMS);
 
 INLINE void move_half(u32* words, u32 bucket, u32* totals) {
     atomicSub(&words[bucket / 2], HALF << bucket % 2 * 16);
     atomicAdd(&totals[bucket], HALF);
 }
 
-// Whether an addition has brought a counter to HALF. `changed` has the bits that the addition
+// Whether an addition has raised a counter to HALF. `changed` has the bits that the addition
 // changed.
 INLINE bool reaches_half(u32 changed) { return (changed & (HALF | HALF << 16)) != 0; }
 
-// Adds `keys` to the counter of a bucket. Returns which bits of the counter's word this has
-// changed.
+// Adds `keys` to the counter of a bucket. Returns the bits of the counter's word that changed.
 INLINE u32 count(u32* words, u32 bucket, u32 keys) {
     const u32 more = keys << bucket % 2 * 16;
     const u32 before = atomicAdd(&words[bucket / 2], more);
@@ -284,7 +282,7 @@ INLINE u32 first_bucket(const Params& p, u32 part, u32 parts) {
     return ((part << p.bits) + parts - 1) / parts;
 }
 
-// The least position in a bucket.
+// The smallest position in a bucket.
 INLINE u64 first_position(u32 bucket, u32 scale) {
     return ((static_cast<u64>(bucket) << 32) + scale - 1) / scale;
 }
@@ -413,8 +411,8 @@ INLINE void survey(const Params& p) {
         differs |= bucket[0] ^ __shfl_sync(ALL_LANES, bucket[0], 0);
         step += gridDim.x;
         if (step < steps) load(step);
-        // If keys are in some order, those of a warp are often in one bucket: one addition counts
-        // them.
+        // If keys are partly sorted, the keys of a warp are often in one bucket: one addition
+        // counts them.
         if (__all_sync(ALL_LANES, differs == 0)) {
             if (lane == 0 && reaches_half(count(words, bucket[0], WARP * ITEMS))) {
                 move_half(words, bucket[0], p.bucket_counts);
@@ -433,10 +431,10 @@ INLINE void survey(const Params& p) {
                 }
             }
         }
-        if (++taken % STEPS_TO_MEET == 0) __syncthreads();
+        if (++taken % STEPS_TO_BARRIER == 0) __syncthreads();
     }
     __syncthreads();
-    // The last keys, fewer than a step has.
+    // The remaining keys, fewer than a step has.
     if (blockIdx.x == gridDim.x - 1) {
         for (u64 i = steps * STEP + threadIdx.x; i < p.n; i += SURVEY_THREADS) {
             const u32 bucket = bucket_and_bounds(keys[i]);

@@ -1,20 +1,19 @@
-// A row of a vocabulary, read once by many warps: where its largest entry is.
-// rejection_sample.cu says which rows and why.
+// Finds the largest entry of a row of probabilities, which many warps read together, once.
 //
-// A row is cut into contiguous pieces, one a warp:
+// A row is cut into contiguous pieces, one for each warp:
 //
 //     row      | head | 16-byte vectors ...................... | tail |
 //     warps    |  0         |  1         |  2         |   ...   last  |
 //
-// Lanes stride over a piece by 16 bytes, several loads of each side in flight.
-// Rows whose two sides share no alignment are read entry by entry.
+// The lanes of a warp read consecutive 16-byte vectors, several loads of target and draft in
+// flight. Rows whose target and draft have different alignments are read entry by entry.
 #pragma once
 
 #include "common.cuh"
 
 // ---- warps --------------------------------------------------------------------
 
-// The largest of 64-bit values, by two 32-bit reductions.
+// The largest of the lanes' 64-bit values, by two 32-bit reductions.
 INLINE u64 warp_max(u64 v) {
     const u32 high = static_cast<u32>(v >> 32);
     const u32 top = __reduce_max_sync(ALL_LANES, high);
@@ -24,16 +23,17 @@ INLINE u64 warp_max(u64 v) {
 
 // ---- rows ---------------------------------------------------------------------
 
-// The row of a request's rejected token: what is left is max(0, target - draft).
+// The probabilities of a rejected token. The residual of an entry is max(0, target - draft).
 template <typename T>
 struct Row {
     const T* target;
-    // Null for none: then `skipped` has no residual, if it is in the row.
+    // Null if the draft is deterministic. The residual of the draft token `skipped` is then 0, and
+    // that of any other token is its target probability.
     const T* draft;
     u32 skipped;
     u32 vocab;
 
-    // One residual; 0 where it is not finite.
+    // The residual of one entry; 0 if it is not finite.
     INLINE float residual(u32 index) const {
         float value = to_f32(target[index]);
         if (draft != nullptr) value = exact::sub(value, to_f32(draft[index]));
@@ -60,8 +60,9 @@ INLINE Entries<T, N> load(const T* from) {
     return entries;
 }
 
-// A warp's piece of a row: vectors begin .. end of N entries from entry `first`
-// on, and for the first and last warp the entries beside them.
+// The entries of a row that one warp reads: vectors begin .. end of N entries, counted from entry
+// `head`. In addition, the first warp reads the entries before `head`, and the last warp those from
+// `tail` on.
 struct Piece {
     u32 head;
     u32 begin;
@@ -69,8 +70,8 @@ struct Piece {
     u32 tail;
 };
 
-// Cuts a row for `pieces` warps, a power of two. N == 1 takes rows whose two sides do not share
-// an alignment.
+// The piece of one warp, of `pieces` warps; `pieces` is a power of two. N = 1 is for rows whose
+// target and draft have different alignments.
 template <u32 N, typename T>
 INLINE Piece piece_of(const Row<T>& row, u32 piece, u32 pieces) {
     u32 head = 0;
@@ -89,13 +90,13 @@ INLINE Piece piece_of(const Row<T>& row, u32 piece, u32 pieces) {
 }
 
 template <typename T>
-INLINE bool alike(const Row<T>& row) {
+INLINE bool same_alignment(const Row<T>& row) {
     const u64 difference = reinterpret_cast<u64>(row.target) ^ reinterpret_cast<u64>(row.draft);
     return row.draft == nullptr || difference % 16 == 0;
 }
 
-// Calls visit<N>(values, index of the first) for the lane's entries of a piece.
-// RESIDUAL false: the values are the target's.
+// Calls visit(values, index of the first value) for each of this lane's vectors of a piece. The
+// values are residuals if RESIDUAL, else target probabilities.
 template <u32 N, bool RESIDUAL, typename T, typename Visit>
 INLINE void scan(const Row<T>& row, const Piece& piece, bool first, bool last, u32 lane,
                  Visit& visit) {
@@ -106,8 +107,8 @@ INLINE void scan(const Row<T>& row, const Piece& piece, bool first, bool last, u
         Entries<T, N> draft[AHEAD];
 #pragma unroll
         for (u32 a = 0; a < AHEAD; ++a) {
-            // Past the end the last vector once more: loads without branches
-            // are all in flight at once.
+            // Past the end, the last vector is loaded again: without a branch, all loads are in
+            // flight at once.
             const u32 at = min(i + a * WARP, piece.end - 1);
             target[a] = load<N>(row.target + piece.head + at * N);
         }
@@ -138,7 +139,7 @@ INLINE void scan(const Row<T>& row, const Piece& piece, bool first, bool last, u
             visit(values, index);
         }
     }
-    // Fewer than N entries on either side.
+    // Fewer than N entries before the first vector, and after the last.
     if (N > 1 && (first || last)) {
         const auto single = [&](u32 index) {
             float t = to_f32(row.target[index]);
@@ -151,20 +152,20 @@ INLINE void scan(const Row<T>& row, const Piece& piece, bool first, bool last, u
     }
 }
 
-// The largest entry of a row so far, the lowest index among equals: a lane meets
-// its vectors in ascending order, and single entries in any.
+// The largest entry of a row so far, and its index: the lowest index among equal entries. A lane
+// visits its vectors in ascending order, but single entries in any order.
 struct Largest {
     float value;
     u32 index;
-    // NaN once an entry was not finite.
-    float odd;
+    // Becomes NaN once an entry is not finite.
+    float nonfinite;
 
-    INLINE Largest(float floor) : value(floor), index(NONE), odd(0.0f) {}
+    INLINE Largest(float floor) : value(floor), index(NONE), nonfinite(0.0f) {}
 
     template <u32 N>
     INLINE void operator()(const float (&values)[N], u32 first) {
 #pragma unroll
-        for (u32 j = 0; j < N; ++j) odd = fmaf(values[j], 0.0f, odd);
+        for (u32 j = 0; j < N; ++j) nonfinite = fmaf(values[j], 0.0f, nonfinite);
         if constexpr (N == 1) {
             const float v = values[0];
             const bool ties = v == value && first < index && index != NONE;
@@ -176,7 +177,7 @@ struct Largest {
             float top = values[0];
 #pragma unroll
             for (u32 j = 1; j < N; ++j) top = fmaxf(top, values[j]);
-            // Rare once the lane has seen a few: the candidates one by one.
+            // After a few vectors this is rare: look at the entries one by one.
             if (top > value) {
 #pragma unroll
                 for (u32 j = 0; j < N; ++j) {
@@ -189,7 +190,7 @@ struct Largest {
         }
     }
 
-    // Orders by value, then lower index; 0 for none.
+    // A key that orders by value, then by lower index; 0 if there is no entry.
     INLINE u64 key() const {
         if (index == NONE) return 0;
         return static_cast<u64>(exact::sort_key(value)) << 32 | (NONE - index);
@@ -198,23 +199,25 @@ struct Largest {
 
 INLINE u32 index_of(u64 key) { return NONE - static_cast<u32>(key); }
 
-// What a warp found in its piece: a key, and whether some entry was not finite.
+// The result of one warp: the key of its largest entry, and whether an entry was not finite.
 struct Found {
     u64 value;
-    bool odd;
+    bool nonfinite;
 };
 
-// A warp's largest residual (RESIDUAL, above 0) or largest finite target.
+// The largest residual above 0 of a warp's piece (RESIDUAL), or the largest finite target
+// probability.
 template <bool RESIDUAL, u32 N, typename T>
 INLINE Found largest_by(const Row<T>& row, u32 piece, u32 pieces, u32 lane) {
     Largest largest(RESIDUAL ? 0.0f : __uint_as_float(0xFF800000u));
     const bool first = piece == 0;
     const bool last = piece + 1 == pieces;
     scan<N, RESIDUAL>(row, piece_of<N>(row, piece, pieces), first, last, lane, largest);
-    return {warp_max(largest.key()), __any_sync(ALL_LANES, largest.odd != largest.odd) != 0};
+    return {warp_max(largest.key()), __any_sync(ALL_LANES, largest.nonfinite != largest.nonfinite) != 0};
 }
 
-// Rows that share no alignment: kept out of the way of those that do.
+// For rows whose target and draft have different alignments. Not inlined, so that it takes no
+// registers from the loop for aligned rows.
 template <typename T>
 __device__ __noinline__ Found largest_unaligned(Row<T> row, u32 piece, u32 pieces, u32 lane) {
     return largest_by<true, 1>(row, piece, pieces, lane);

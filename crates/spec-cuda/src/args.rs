@@ -23,7 +23,7 @@ macro_rules! field {
 
 field!(Rows: data, stride);
 field!(Integers: data, wide);
-field!(Truths: data, wide);
+field!(Bools: data, wide);
 field!(IntegerRows: data, stride, wide);
 
 /// A matrix: the address of its first row and its row stride.
@@ -55,7 +55,7 @@ pub struct Integers {
 /// Truth values of one byte or of four bytes: every value but 0 is true.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Truths {
+pub struct Bools {
     /// Address of the first value; 0 if the argument is absent.
     pub data: u64,
     /// 1 for values of four bytes, 0 for values of one byte.
@@ -154,8 +154,8 @@ impl Cuda {
     /// # Errors
     /// As [`Cuda::pointer`].
     #[inline]
-    pub fn truths(&self, argument: impl Located, dtype: DType) -> Result<Truths> {
-        Ok(Truths { data: self.pointer(argument)?, wide: u64::from(dtype.size() == 4) })
+    pub fn bools(&self, argument: impl Located, dtype: DType) -> Result<Bools> {
+        Ok(Bools { data: self.pointer(argument)?, wide: u64::from(dtype.size() == 4) })
     }
 
     /// An i32, u32 or i64 argument with the width of `dtype`. The kernel reads the width at

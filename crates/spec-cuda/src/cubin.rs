@@ -145,13 +145,13 @@ mod tests {
         let archive = include_bytes!("../compiled/tree_verify.bin");
         let all = entries(archive).unwrap();
         let cubin = all.iter().find(|entry| entry.architecture == 90).unwrap().unpack().unwrap();
-        assert!(facts(&cubin, "tree_verify_any").is_some());
-        assert_eq!(facts(b"", "tree_verify_any"), None);
-        assert_eq!(facts(&cubin[1..], "tree_verify_any"), None);
+        assert!(facts(&cubin, "tree_verify_global").is_some());
+        assert_eq!(facts(b"", "tree_verify_global"), None);
+        assert_eq!(facts(&cubin[1..], "tree_verify_global"), None);
         // A half has not all of its sections, and other cuts may have: only a panic would be wrong.
-        assert_eq!(facts(&cubin[..cubin.len() / 2], "tree_verify_any"), None);
+        assert_eq!(facts(&cubin[..cubin.len() / 2], "tree_verify_global"), None);
         for len in 0..cubin.len() {
-            facts(&cubin[..len], "tree_verify_any");
+            facts(&cubin[..len], "tree_verify_global");
         }
     }
 }

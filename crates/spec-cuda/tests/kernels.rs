@@ -18,7 +18,7 @@ fn a_kernel_outlives_the_handle_that_loaded_it() {
     // SAFETY: `cargo xtask kernels` wrote the archive and the manifest.
     let archive =
         unsafe { Archive::new("tree_verify", bytes, include_str!("../compiled/manifest.txt")) };
-    let function = cuda.function(&archive, "tree_verify_any").unwrap();
+    let function = cuda.function(&archive, "tree_verify_global").unwrap();
     drop(cuda);
     let cuda = Cuda::open(index).unwrap();
     // Zeros, longer than the kernel's parameters: no requests, so the kernel uses no address.

@@ -20,16 +20,16 @@
 // counts the values of the next eight bits, among the keys that begin with the bits found so far,
 // and `pick` finds the digit of the k-th key. In both cases, two passes end the call:
 //
-// * `tally`   a workgroup per chunk: which keys of the chunk are above the k-th, and which equal
-//             it.
+// * `count_chosen`  a workgroup per chunk: which keys of the chunk are above the k-th, and which
+//             equal it.
 // * `place`   a workgroup per chunk: writes the chunk's positions behind those of earlier chunks.
 //
 // A row that has at most k scores keeps all of them: its cut is below every key. The scores of a
 // part, and of a group, lie far apart in the row, so that the best scores are spread over many
 // groups even where they are neighbours.
 //
-// workspace   [rows] states, [rows][256] counts, [rows][chunks] tallies of two words;
-//             keys: [rows][chunks][256] of groups, later marks, [rows][capacity] lists
+// workspace   [rows] states, [rows][256] counts, [rows][chunks] counts of chosen scores, two words
+//             each; keys: [rows][chunks][256] of groups, later marks, [rows][capacity] lists
 //
 // Bytes moved: each score twice and some scores three times; after `clear` each score five times,
 // of which only the first comes from memory if a window of rows fits the cache.
@@ -85,12 +85,12 @@ fn counts_at(row: u32) -> u32 {
     return params.at.b1 + params.rows * STATE + row * DIGITS;
 }
 
-fn tally_at(row: u32, chunk: u32) -> u32 {
+fn chosen_at(row: u32, chunk: u32) -> u32 {
     return params.at.b1 + params.rows * (STATE + DIGITS) + (row * params.chunks + chunk) * 2u;
 }
 
-// Holds the key of a group during `survey` and `bound`, and a thread's marks during `tally` and
-// `place`.
+// Holds the key of a group during `survey` and `bound`, and a thread's marks during `count_chosen`
+// and `place`.
 fn group_at(row: u32, chunk: u32, thread: u32) -> u32 {
     return params.at.b7 + (row * params.chunks + chunk) * CHUNK_THREADS + thread;
 }
@@ -495,7 +495,7 @@ fn compared(row: u32, chunk: u32, thread: u32, state: vec4<u32>) -> u32 {
 }
 
 @compute @workgroup_size(THREADS)
-fn tally(me: Invocation) {
+fn count_chosen(me: Invocation) {
     let job = group_index(me.group, me.groups);
     if job >= params.at.groups {
         return;
@@ -510,8 +510,8 @@ fn tally(me: Invocation) {
     let before = scan_exclusive(me.thread, both);
     if me.thread == THREADS - 1u {
         let all = before + both;
-        atomicStore(&work[tally_at(row, chunk)], all & 0xffffu);
-        atomicStore(&work[tally_at(row, chunk) + 1u], all >> 16u);
+        atomicStore(&work[chosen_at(row, chunk)], all & 0xffffu);
+        atomicStore(&work[chosen_at(row, chunk) + 1u], all >> 16u);
     }
 }
 
@@ -535,7 +535,7 @@ fn place(me: Invocation) {
     // The scores of earlier chunks above the cut, and equal to it.
     var earlier = vec2(0u, 0u);
     for (var c = me.thread; c < chunk; c += THREADS) {
-        let at = tally_at(row, c);
+        let at = chosen_at(row, c);
         earlier += vec2(atomicLoad(&work[at]), atomicLoad(&work[at + 1u]));
     }
     _ = scan_exclusive(me.thread, earlier.x);

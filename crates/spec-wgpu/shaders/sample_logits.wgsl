@@ -31,7 +31,7 @@
 //              `take` finds the first tokens in the order of their logits.
 // * `sum`      a workgroup per chunk: the sum of the remaining weights.
 // * `total`    a workgroup per row: the sum over all chunks of the row.
-// * `share`    a workgroup per chunk: the probabilities.
+// * `write_probs`a workgroup per chunk: the probabilities.
 //
 // The passes between `open` and the race serve top-k and top-p alone; for a row that has neither,
 // their workgroups return at once. The passes behind the race serve the outputs that need the sum
@@ -46,12 +46,12 @@ const NON_FINITE = 1u;
 const BAD_LENGTHS = 4u;
 const ONE = vec2(0u, 256u);
 
-const HOW_NOT = 0u;
-const HOW_BOUND = 1u;
-const HOW_LEVELS = 2u;
-const HOW_ROW = 3u;
+const ROUTE_NONE = 0u;
+const ROUTE_BOUND = 1u;
+const ROUTE_LEVELS = 2u;
+const ROUTE_ROW = 3u;
 // By top-p, among the entries as large as the largest one, as far as is known.
-const HOW_LARGEST = 4u;
+const ROUTE_LARGEST = 4u;
 
 // gather
 @group(0) @binding(2) var<storage, read> requests: array<u32>;
@@ -190,7 +190,7 @@ fn gather(
     store(row, FATE, select(fate, FATE_PADDING, is_padded));
     store(row, CUT_KEY, 0u);
     store(row, CUT_END, 0u);
-    store(row, HOW, HOW_NOT);
+    store(row, CUT_ROUTE, ROUTE_NONE);
     if !(zero || bad) {
         store(row, INVERSE, bitcast<u32>(exact_inverse(degrees)));
         store_pair(row, SEED, seeds[params.at.b4 + request]);
@@ -297,7 +297,7 @@ fn scan(
     if has(HAS_REQUESTS) && load_for_all(row, FATE, thread) == FATE_PADDING {
         return;
     }
-    let apart = params.raw_maxima != params.maxima;
+    let separate = params.raw_maxima != params.maxima;
     let end = min(params.vocab, (chunk + 1u) * params.chunk);
     let team = thread / GROUP_LANES;
     let lane = thread % GROUP_LANES;
@@ -305,7 +305,7 @@ fn scan(
     let last = (chunk + 1u) * (params.chunk / 64u);
     var seen = Seen(NONE, false);
     for (var tile = chunk * (params.chunk / 64u); tile < last; tile += TILE_GROUPS) {
-        if apart {
+        if separate {
             if thread < TILE_GROUPS {
                 atomicStore(&group_raw[thread], 0u);
             }
@@ -347,7 +347,7 @@ fn scan(
             // A group that has entries has a key.
             let lowest = select(0u, LOWEST_KEY, (tile + thread) * 64u < end);
             work[maxima_at(row) + tile + thread] = max(key_of_order(largest), lowest);
-            if apart {
+            if separate {
                 let raw = key_of_order(atomicLoad(&group_raw[thread]));
                 work[raw_maxima_at(row) + tile + thread] = max(raw, lowest);
             }
@@ -422,19 +422,19 @@ fn open(
         if found != 0u {
             raise(row, found);
         }
-        var how = HOW_NOT;
+        var route = ROUTE_NONE;
         let filtered = load(row, TOP_K) > 0u || load(row, HAS_SHARE) == 1u;
         if fate == FATE_DRAWN && params.capacity > 0u && filtered {
             let bounds = load(row, TOP_K) - 1u < params.groups / 2u && !drops_first(row);
-            how = select(HOW_LEVELS, HOW_BOUND, bounds);
+            route = select(ROUTE_LEVELS, ROUTE_BOUND, bounds);
         }
-        shared_word = how;
+        shared_word = route;
     }
-    var how = workgroupUniformLoad(&shared_word);
-    if how == HOW_NOT {
+    var route = workgroupUniformLoad(&shared_word);
+    if route == ROUTE_NONE {
         return;
     }
-    if how == HOW_BOUND {
+    if route == ROUTE_BOUND {
         let groups = Source(IN_MAXIMA, maxima_at(row), params.groups);
         begin_selection(thread, vec2(0u, 0u), vec2(load(row, TOP_K), 0u));
         for (var round = 0u; round < KEY_ROUNDS; round++) {
@@ -443,17 +443,17 @@ fn open(
         let bound = workgroupUniformLoad(&selection);
         // Groups without entries may leave fewer than k keys.
         if bound.running == 0u && bound.key == 0u {
-            how = HOW_LEVELS;
+            route = ROUTE_LEVELS;
         }
         if thread == 0u {
             store(row, BOUND, bound.key);
         }
     }
     if thread == 0u {
-        store(row, HOW, how);
+        store(row, CUT_ROUTE, route);
         atomicStore(&levels[levels_at(row) + LISTED], 0u);
     }
-    if how == HOW_LEVELS {
+    if route == ROUTE_LEVELS {
         for (var word = thread; word < LEVELS * 3u; word += WIDE) {
             atomicStore(&levels[levels_at(row) + word], 0u);
         }

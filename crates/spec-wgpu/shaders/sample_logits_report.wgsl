@@ -5,7 +5,7 @@
 //
 // The passes follow those of sample_logits.wgsl, each only where an output needs it:
 //
-// * `tally`    a workgroup per chunk: the sum of the weights, and the number of entries that reach
+// * `summarize` a workgroup per chunk: the sum of the weights, and the number of entries that reach
 //              each of the row's tokens.
 // * `conclude` a workgroup per row: sums over the chunks; log-probabilities and ranks.
 // * `top`      a workgroup per row: the likeliest tokens.
@@ -28,11 +28,11 @@ var<workgroup> ordered_keys: array<u32, MAX_DRAWS>;
 var<workgroup> places: array<u32, MAX_DRAWS>;
 var<workgroup> counts: array<atomic<u32>, MAX_DRAWS>;
 
-// Where the tally of a chunk begins: a sum (two words), then for each place the number of entries
+// Where the summary of a chunk begins: a sum (two words), then for each place the number of entries
 // that reach this place and no place before it.
-fn tally_at(row: u32, chunk: u32) -> u32 {
+fn summary_at(row: u32, chunk: u32) -> u32 {
     let job = (row - params.row0) * params.chunks + chunk;
-    return params.at.b1 + params.tallies + job * (2u + params.draws);
+    return params.at.b1 + params.summaries + job * (2u + params.draws);
 }
 
 // Negative infinity, which a shader compiler may not know.
@@ -131,7 +131,7 @@ fn raw_weight(largest: u32, order: u32) -> f32 {
 }
 
 @compute @workgroup_size(THREADS)
-fn tally(
+fn summarize(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
@@ -189,7 +189,7 @@ fn tally(
     count_at(run);
     // In units of 2^-40, since a sum of integers does not depend on the order of additions.
     let through = sum_through(thread, joined(halves(own)));
-    let at = tally_at(row, chunk);
+    let at = summary_at(row, chunk);
     if thread == THREADS - 1u {
         work[at] = through.x;
         work[at + 1u] = through.y;
@@ -214,7 +214,7 @@ fn conclude(
     if has(HAS_LOGPROBS) || has(HAS_TOP_LOGPROBS) {
         var own = vec2(0u, 0u);
         for (var chunk = thread; chunk < params.chunks; chunk += THREADS) {
-            let at = tally_at(row, chunk);
+            let at = summary_at(row, chunk);
             own = u64_add(own, vec2(work[at], work[at + 1u]));
         }
         _ = sum_through(thread, own);
@@ -230,7 +230,7 @@ fn conclude(
         if place < params.draws {
             var count = 0u;
             for (var chunk = thread / MAX_DRAWS; chunk < params.chunks; chunk += 4u) {
-                count += work[tally_at(row, chunk) + 2u + place];
+                count += work[summary_at(row, chunk) + 2u + place];
             }
             atomicAdd(&counts[place], count);
         }

@@ -370,17 +370,17 @@ fn grow(
     if row >= params.at.groups {
         return;
     }
-    let windows = tell(load(row, WINDOWS), thread);
-    var nodes = tell(load(row, NODES), thread);
-    var offered = tell(load(row, OFFERED), thread);
-    var offer = tell(load(row, OFFER), thread);
-    var depth = tell(load(row, DEPTH), thread);
-    if windows == 0u || tell(load(row, DONE), thread) == 1u {
+    let windows = broadcast(load(row, WINDOWS), thread);
+    var nodes = broadcast(load(row, NODES), thread);
+    var offered = broadcast(load(row, OFFERED), thread);
+    var offer = broadcast(load(row, OFFER), thread);
+    var depth = broadcast(load(row, DEPTH), thread);
+    if windows == 0u || broadcast(load(row, DONE), thread) == 1u {
         return;
     }
     let depths = u32(params.drafts_per_match * f32(load(row, LONGEST)));
-    let max_nodes = tell(load(row, LIMIT), thread);
-    let limit = tell(min(max_nodes, depths), thread);
+    let max_nodes = broadcast(load(row, LIMIT), thread);
+    let limit = broadcast(min(max_nodes, depths), thread);
     var is_done = false;
     for (var step = 0u; step < params.steps && nodes < max_nodes; step++) {
         if depth < limit {
@@ -398,11 +398,11 @@ fn grow(
         // No two offers are worth the same: windows of one depth belong to one offer each.
         for (var i = thread; i < offered; i += THREADS) {
             if load(row, worths_at() + i) == worth {
-                told = i;
+                broadcast_value = i;
             }
         }
-        let best = workgroupUniformLoad(&told);
-        let origin = tell(load(row, origins_at() + best), thread);
+        let best = workgroupUniformLoad(&broadcast_value);
+        let origin = broadcast(load(row, origins_at() + best), thread);
         offer = best + 1u;
         depth = origin & 0xffu;
         if thread == 0u {

@@ -20,7 +20,7 @@ use crate::Cpu;
 use crate::race::{self, Finishers, Racers};
 use crate::simd::{self, BLOCK, Float, GROUP};
 use crate::slices::{
-    Int, Ints, Rows, Truths, Workspace, raise, rows_mut, slice, slice_mut, workspace_size,
+    Bools, Int, Ints, Rows, Workspace, raise, rows_mut, slice, slice_mut, workspace_size,
 };
 
 /// Vocabulary entries of a parallel chunk: enough work to outweigh a steal.
@@ -94,7 +94,7 @@ fn run<T: Float>(plan: &Plan, scratch: Scratch<'_>, buffers: Buffers<'_>) -> Res
         seeds: buffers.seeds.map_or(Ok(&[][..]), slice::<u64>)?,
         positions: buffers.positions.map_or(Ok(Ints::I64(&[])), Ints::new)?,
         greedy: match (buffers.greedy, plan.greedy) {
-            (Some(view), Some(_)) => Some(Truths::new(view)?),
+            (Some(view), Some(_)) => Some(Bools::new(view)?),
             _ => None,
         },
         flags: AtomicU32::new(0),
@@ -132,7 +132,7 @@ struct Verifier<'a, T> {
     /// The seed of each request; empty if nothing is drawn.
     seeds: &'a [u64],
     positions: Ints<'a>,
-    greedy: Option<Truths<'a>>,
+    greedy: Option<Bools<'a>>,
     flags: AtomicU32,
 }
 

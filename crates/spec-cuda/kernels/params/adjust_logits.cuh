@@ -3,15 +3,15 @@
 
 #include "ids.cuh"
 
-// What the kernels of `adjust_logits` take. What is absent is null.
+// The parameters of the kernels of `adjust_logits`. An absent pointer is null.
 struct Params {
     // Logits, [rows, vocab] of the kernel's type.
     Rows<void> logits;
     // Texts, [requests, max_length].
     IntegerRows tokens;
-    // Tokens of each prompt, [requests].
+    // The number of tokens in each prompt, [requests].
     Integers prompt_lengths;
-    // Tokens of each text, [requests].
+    // The number of tokens in each text, [requests].
     Integers lengths;
     // The draft token of each row, [rows].
     Integers draft_tokens;
@@ -19,55 +19,55 @@ struct Params {
     Rows<const i32> stop_tokens;
     // The request of each row, [rows].
     const i32* requests;
-    // The row before each row, [rows].
+    // The parent of each row: the row of the previous draft, or -1, [rows].
     const i32* parents;
-    // Where each request's biases start, [requests + 1].
+    // The start of each request's biases, [requests + 1].
     const i32* bias_offsets;
     // Tokens with a bias, [biases].
     const i32* bias_tokens;
-    // Their biases, [biases].
+    // The bias of each of `bias_tokens`, [biases].
     const float* bias_values;
-    // Penalties, [requests].
+    // The repetition penalty of each request, [requests].
     const float* repetition;
-    // Penalties, [requests].
+    // The frequency penalty of each request, [requests].
     const float* frequency;
-    // Penalties, [requests].
+    // The presence penalty of each request, [requests].
     const float* presence;
-    // The least number of tokens to generate, [requests].
+    // The smallest number of tokens to generate, [requests].
     const i32* min_tokens;
-    // Where each request's words start, [requests + 1].
+    // The start of each request's bad words, [requests + 1].
     const i32* bad_offsets;
-    // Where each word starts, [words + 1].
+    // The start of each word's tokens, [words + 1].
     const i32* word_offsets;
-    // Tokens of words.
+    // The tokens of all words.
     const i32* word_tokens;
-    // The length of n-grams that are not repeated, [requests].
+    // The length of n-grams that must not be repeated, [requests].
     const i32* no_repeat_ngram;
     // One word of flags.
     u32* flags;
-    // Requests.
+    // The number of requests.
     u64 request_count;
-    // Rows.
+    // The number of rows.
     u32 rows;
-    // Tokens of the vocabulary.
+    // The number of tokens in the vocabulary.
     u32 vocab;
-    // Tokens of a row of `tokens`.
+    // The number of columns of `tokens`.
     u32 max_length;
-    // Biases of all requests.
+    // The number of biases of all requests.
     u32 biases;
-    // Columns of `stop_tokens`.
+    // The number of columns of `stop_tokens`.
     u32 stops;
-    // Words of all requests.
+    // The number of words of all requests.
     u32 words;
-    // Tokens of all words.
+    // The number of tokens of all words.
     u32 word_tokens_count;
-    // 1 where words are looked for in the prompt too, else 0.
+    // 1 if words are also searched in the prompt, else 0.
     u32 words_in_prompt;
-    // Classes of a row's tokens, as a power of two.
+    // The base-2 logarithm of the number of classes of a row's tokens.
     u32 class_bits;
-    // Words of 32 tokens that a class has, a multiple of 4.
+    // The number of words of 32 tokens in a class, a multiple of 4.
     u32 class_words;
-    // Slots of a block of `many`: the tokens that the block counts at a time.
+    // The number of slots of a block of `ranked`: the tokens that the block counts at a time.
     u32 slots;
     u32 reserved;
 };

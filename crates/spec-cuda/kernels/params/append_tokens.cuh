@@ -3,35 +3,35 @@
 
 #include "ids.cuh"
 
-// What the kernel of `append_tokens` takes.
+// The parameters of the kernel of `append_tokens`.
 struct Params {
     // The texts, [batch, max_len].
     IntegerRows tokens;
     // The tokens to append, [batch, n].
     IntegerRows new_tokens;
-    // Tokens that end a text, [batch, stops]; not read where `stops` is 0.
+    // Tokens that end a text, [batch, stops]; not read if `stops` is 0.
     IntegerRows stop_tokens;
-    // Tokens of each text before and after, [batch, 1].
+    // The number of tokens in each text, updated by the kernel, [batch, 1].
     IntegerRows lengths;
-    // New tokens of each request, [batch].
+    // The number of new tokens of each request, [batch].
     Integers new_counts;
     // The length that each text may reach, [batch], or null.
     Integers max_lengths;
-    // Why each request has ended, [batch], or null.
+    // The reason why each request has ended, [batch], or null.
     i32* finished;
-    // Tokens that each request took, [batch].
+    // The number of tokens that each request took, [batch].
     i32* appended;
     // The last token of each text, [batch], of the texts' type, or null.
     void* last_tokens;
     // One word of flags, or null.
     u32* flags;
-    // Requests.
+    // The number of requests.
     u64 batch;
-    // Tokens that a row of `tokens` holds.
+    // The number of columns of `tokens`.
     u32 max_len;
-    // Columns of `new_tokens`.
+    // The number of columns of `new_tokens`.
     u32 n;
-    // Columns of `stop_tokens`.
+    // The number of columns of `stop_tokens`.
     u32 stops;
     // Fills the last eight bytes.
     u32 reserved;

@@ -3,21 +3,21 @@
 
 #include "common.cuh"
 
-// What the kernels of `deduplicate_topk` take.
+// The parameters of the kernels of `deduplicate_topk`.
 struct Params {
     // Values, [batch * rows, cols]; a negative value is padding.
     Rows<const i32> indices;
-    // The distinct values of each request in ascending order, then -1, [batch, rows * cols].
+    // The distinct values of each request in ascending order, followed by -1, [batch, rows * cols].
     Rows<i32> unique;
-    // How many distinct values each request has, [batch], or null.
+    // The number of distinct values of each request, [batch], or null.
     i32* counts;
-    // Requests.
+    // The number of requests.
     u64 batch;
-    // Rows of a request that lie apart; 1 where they are packed.
+    // The number of separate rows of a request; 1 if they are contiguous.
     u32 rows;
-    // Values of such a row.
+    // The number of values of a row.
     u32 cols;
-    // Words of a window's bitmap, as a power of two.
+    // The base-2 logarithm of the number of words of a window's bitmap.
     u32 log_words;
     u32 reserved;
     // Room for the values of a request for each block, [blocks, rows * cols], or null.

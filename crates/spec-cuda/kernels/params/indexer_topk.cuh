@@ -3,7 +3,7 @@
 
 #include "ids.cuh"
 
-// What the kernels of `indexer_topk` take.
+// The parameters of the kernels of `indexer_topk`.
 struct Params {
     // Scores, [rows, cols] of f32, or of f16 or bf16.
     Rows<const void> scores;
@@ -11,21 +11,22 @@ struct Params {
     Integers lengths;
     // The column of the first score of each row, [rows]; null: column 0.
     Integers starts;
-    // Positions of the k largest scores, counted from `starts`, then -1, [rows, k].
+    // The positions of the k largest scores, counted from `starts`, followed by -1, [rows, k].
     IntegerRows indices;
     // One word of flags, or null.
     u32* flags;
-    // Scores of a row.
+    // The number of columns of `scores`.
     u32 cols;
-    // How many scores are asked for.
+    // The number of wanted scores of each row.
     u32 k;
-    // How many candidates dynamic shared memory has room for, a multiple of 16. If there is less
-    // room than the scores of a piece need, there is room for more than k and a tile.
+    // The number of candidates for which dynamic shared memory has room, a multiple of 16. If there
+    // is not room for all scores of a piece, there is room for more than k candidates and a tile.
     u32 capacity;
-    // By a bound: the words of the bitmap with one bit for each score of a piece, a multiple of 4.
+    // By a bound: the number of words of the bitmap with one bit for each score of a piece, a
+    // multiple of 4.
     u32 words;
-    // By a bound: how many scores above the bound there is room for in the list of each block, a
-    // multiple of 4. There is room for more than k, or for all scores.
+    // By a bound: the number of scores for which the list of each block has room, a multiple of 4.
+    // There is room for more than k scores, or for all scores.
     u32 candidates;
     // 1 if scores of 16 bits are bf16, else 0.
     u32 brain;

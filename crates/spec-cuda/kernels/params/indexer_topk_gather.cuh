@@ -3,36 +3,36 @@
 
 #include "ids.cuh"
 
-// What the kernels take that gather values and slots. `T` is the type of the scores.
+// The parameters of the kernels that gather values and slots. `T` is the type of the scores.
 template <typename T>
 struct Gather {
     // Scores, [rows, cols].
     Rows<const T> scores;
     // The column of the first score of each row, [rows]; null: column 0.
     Integers starts;
-    // The chosen positions, counted from `starts`, then -1, [rows, k].
+    // The chosen positions, counted from `starts`, followed by -1, [rows, k].
     IntegerRows indices;
-    // The scores at these positions, [rows, k], or null.
+    // The scores at the chosen positions, [rows, k], or null.
     Rows<float> values;
-    // The slots of these positions, [rows, k], or null.
+    // The slots of the chosen positions, [rows, k], or null.
     Rows<i32> slots;
     // The cache blocks of each request, [tables, blocks].
     Rows<const i32> block_table;
-    // The request of each row, and so its table, [rows]; null: row i has table i.
+    // The request of each row, which is the number of its table, [rows]; null: row i has table i.
     const i32* requests;
     // One word of flags, or null.
     u32* flags;
-    // Scores of a row.
+    // The number of columns of `scores`.
     u32 cols;
-    // Positions of a row.
+    // The number of positions of a row.
     u32 k;
-    // Thread blocks for each row.
+    // The number of thread blocks for each row.
     u32 parts;
-    // Tables.
+    // The number of tables.
     u32 tables;
-    // Cache blocks of a table.
+    // The number of cache blocks of a table.
     u32 blocks;
-    // Positions in a cache block.
+    // The number of positions in a cache block.
     u32 block_size;
 };
 // In bytes, as the host has them.

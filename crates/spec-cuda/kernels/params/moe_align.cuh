@@ -3,13 +3,13 @@
 
 #include "common.cuh"
 
-// What the kernels of `moe_align` take.
+// The parameters of the kernels of `moe_align`.
 struct Params {
     // The expert of each pick, [tokens, k].
     Integers ids;
-    // Picks from one token's first to the next one's.
+    // The distance between the first picks of neighbouring tokens.
     u64 stride;
-    // The local expert of each expert, [experts], -1 for none; null: experts are local.
+    // The local expert of each expert, [experts], -1 for none; null: all experts are local.
     const i32* map;
     // Picks by local expert, [capacity]; the number of picks stands for none.
     i32* sorted;
@@ -21,18 +21,19 @@ struct Params {
     i32* offsets;
     // The end of the runs, one number.
     i32* num_padded;
-    // Where each pick is in `sorted`, [picks], -1 for nowhere; or null.
+    // The index of each pick in `sorted`, [picks], -1 for none; or null.
     i32* inverse;
     // One word of flags, or null.
     u32* flags;
-    // Picks of each local expert in each block, [blocks, pairs], of two launches; in each block,
-    // then in all, [blocks + 1, locals], of three launches.
+    // With two launches, the picks of each local expert in each block, [blocks, pairs]; with three
+    // launches, the picks of each local expert in each block, then in all blocks, [blocks + 1,
+    // locals].
     u32* workspace;
     // Picks of all tokens.
     u32 picks;
-    // Picks of a token; 0 where all picks lie one behind the other.
+    // The number of picks of a token; 0 if all picks are contiguous.
     u32 k;
-    // Experts.
+    // The number of experts.
     u32 experts;
     // Local experts.
     u32 locals;
@@ -40,12 +41,12 @@ struct Params {
     u32 block_size;
     // Places of `sorted`.
     u32 capacity;
-    // Picks of a thread, at most.
-    u32 turns;
-    // Blocks that share the picks.
+    // The largest number of picks of a thread.
+    u32 steps;
+    // The number of blocks that divide the picks.
     u32 blocks;
-    // Pairs of counts in a row of the workspace, as words of 16 bits each, where no `moe_align_sum`
-    // is launched; else 0.
+    // The number of pairs of 16-bit counts in a row of the workspace, if `moe_align_sum` is not
+    // launched; else 0.
     u32 pairs;
     u32 reserved;
 };
@@ -69,7 +70,7 @@ static_assert(SPEC_OFFSET(Params, experts) == 104);
 static_assert(SPEC_OFFSET(Params, locals) == 108);
 static_assert(SPEC_OFFSET(Params, block_size) == 112);
 static_assert(SPEC_OFFSET(Params, capacity) == 116);
-static_assert(SPEC_OFFSET(Params, turns) == 120);
+static_assert(SPEC_OFFSET(Params, steps) == 120);
 static_assert(SPEC_OFFSET(Params, blocks) == 124);
 static_assert(SPEC_OFFSET(Params, pairs) == 128);
 static_assert(SPEC_OFFSET(Params, reserved) == 132);

@@ -3,35 +3,35 @@
 
 #include "common.cuh"
 
-// What the kernel of `moe_align` takes that says more of the layout.
+// The parameters of the kernel `moe_align_layout`.
 struct Params {
-    // Picks by local expert, [capacity]; the number of picks stands for none.
+    // The picks, sorted by local expert, [capacity]; the number of picks stands for no pick.
     const u32* sorted;
     // The local expert of each block of `sorted`, [blocks], -1 for none.
     const u32* block_experts;
-    // Picks of each local expert, [locals].
+    // The number of picks of each local expert, [locals].
     const u32* counts;
-    // Where the run of each local expert starts in `sorted`, and the end, [locals + 1].
+    // The start of each local expert's run in `sorted`, and the end of the last run, [locals + 1].
     const u32* offsets;
-    // The end of the runs, one number.
+    // The end of the last run, one number.
     const u32* num_padded;
     // The token of each place, [capacity], -1 for none; or null.
     i32* tokens;
-    // Where the picks of each block end, [blocks], 0 behind the last; or null.
+    // The end of the picks in each block, [blocks], 0 after the last run; or null.
     i32* limits;
-    // Blocks that belong to a run, one number; or null.
+    // The number of blocks that belong to a run, one number; or null.
     u32* num_blocks;
-    // Picks of all tokens.
+    // The number of picks of all tokens.
     u32 picks;
-    // Picks of a token.
+    // The number of picks of a token.
     u32 k;
-    // Local experts.
+    // The number of local experts.
     u32 locals;
-    // Places of a block.
+    // The number of places of a block.
     u32 block_size;
-    // Places of `sorted`.
+    // The number of places of `sorted`.
     u32 capacity;
-    // Blocks of `sorted`.
+    // The number of blocks of `sorted`.
     u32 blocks;
 };
 // In bytes, as the host has them.

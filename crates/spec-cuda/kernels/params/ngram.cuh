@@ -3,8 +3,8 @@
 
 #include "common.cuh"
 
-// What the kernels of `ngram_match` and `hybrid_mtp_ngram` take. An argument that an operator does
-// not have is null.
+// The parameters of the kernels of `ngram_match` and `hybrid_mtp_ngram`. An argument that an
+// operator does not have is null.
 struct Params {
     // Prompts, [batch, input_cols] tokens of the kernel's type.
     Rows<const void> input_ids;
@@ -12,9 +12,9 @@ struct Params {
     Rows<const void> generated;
     // Drafts, [batch, draft_cols] of the same type.
     Rows<void> draft_tokens;
-    // Tokens of each prompt, [batch].
+    // The number of tokens of each prompt, [batch].
     Integers prompt_lens;
-    // Where the generated tokens of each request start in its row, in tokens, [batch]; null: at 0.
+    // The index of the first generated token of each request in its row, [batch]; null: 0.
     Integers starts;
     // The index of each request's last generated token, counted from its start, [batch].
     Integers steps;
@@ -22,7 +22,7 @@ struct Params {
     Integers max_dec;
     // The largest number of drafts that each request wants, [batch].
     const i32* draft_token_num;
-    // `seq_lens_this_time`: tokens of each request in this step, [batch].
+    // `seq_lens_this_time`: the number of tokens of each request in this step, [batch].
     i32* this_time;
     // `seq_lens_encoder`, [batch].
     const i32* encoder;
@@ -31,26 +31,26 @@ struct Params {
     // One word of flags, or null.
     u32* flags;
     // Slots of two words: one for each block of the first request's team, then of the second
-    // request's, and so on. A cluster has one slot.
+    // request's team, and so on. A cluster has one slot.
     u64* slots;
     // The number of the launch, which no other launch has.
     u64 number;
-    // Tokens of a row of `input_ids`.
+    // The number of columns of `input_ids`.
     u32 input_cols;
-    // Tokens of a row of `generated`.
+    // The number of columns of `generated`.
     u32 generated_cols;
-    // Tokens of a row of `draft_tokens`.
+    // The number of columns of `draft_tokens`.
     u32 draft_cols;
-    // Requests.
+    // The number of requests.
     u32 batch;
     // A team has 2^block_bits blocks: a cluster, or the blocks along gridDim.y.
     u32 block_bits;
     // A team has 2^warp_bits warps in each of its blocks.
     u32 warp_bits;
     u32 reserved;
-    // Tokens of the longest pattern.
+    // The number of tokens of the longest pattern.
     u32 max_ngram;
-    // Tokens of the shortest pattern.
+    // The number of tokens of the shortest pattern.
     u32 min_ngram;
     // The largest number of drafts of a request, an option of the operator.
     i32 max_draft_tokens;

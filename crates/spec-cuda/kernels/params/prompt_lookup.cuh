@@ -3,49 +3,49 @@
 
 #include "common.cuh"
 
-// What the kernels of `prompt_lookup` take.
+// The parameters of the kernels of `prompt_lookup`.
 struct Params {
     // Texts, [texts, cols] tokens of the kernel's type.
     Rows<const void> tokens;
     // Drafts, [batch, max_draft] of the same type, or i64 if `wide`.
     Rows<void> drafts;
-    // Tokens of each text, [texts].
+    // The number of tokens of each text, [texts].
     Integers lengths;
     // The text of each request, [batch], or null.
     Integers requests;
-    // The most drafts of each request, [batch], or null.
+    // The largest number of drafts of each request, [batch], or null.
     const i32* max_drafts;
-    // Drafts of each request, [batch].
+    // The number of drafts of each request, [batch].
     i32* counts;
     // One word of flags, or null.
     u32* flags;
-    // Two words a slot: a slot for each block of the first request, then of the second, and so on;
-    // only of teams of several blocks.
+    // Slots of two words: one for each block of the first request's team, then of the second
+    // request's team, and so on; only for teams of several blocks.
     u64* slots;
-    // A word for each request that counts the blocks that are done, [batch]; only of teams of
+    // A word for each request that counts the blocks that have finished, [batch]; only for teams of
     // several blocks.
     u64* tickets;
     // The number of the launch, which no other launch has.
     u64 number;
-    // Tokens of a row of `tokens`.
+    // The number of columns of `tokens`.
     u32 cols;
-    // The most drafts of a request.
+    // The largest number of drafts of a request.
     u32 max_draft;
-    // Requests.
+    // The number of requests.
     u32 batch;
-    // Rows of `tokens`.
+    // The number of rows of `tokens`.
     u32 texts;
-    // Blocks of a team, as a power of two: grid.y.
+    // The base-2 logarithm of the number of blocks of a team: grid.y.
     u32 block_bits;
-    // Warps of a team in each of its blocks, as a power of two.
+    // The base-2 logarithm of the number of warps of a team in each of its blocks.
     u32 warp_bits;
-    // Tokens of the longest pattern.
+    // The number of tokens of the longest pattern.
     u32 max_ngram;
-    // Tokens of the shortest pattern.
+    // The number of tokens of the shortest pattern.
     u32 min_ngram;
     // 1 if drafts of the kernel for i32 are i64, else 0.
     u32 wide;
-    // 1 if a text's last token stands behind its drafts, 0 for -1.
+    // 1 if the text's last token is written after the drafts, 0 if -1 is.
     u32 pad_with_last;
     u32 reserved;
 };

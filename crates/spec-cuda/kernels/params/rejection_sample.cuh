@@ -14,40 +14,41 @@ struct Params {
     Integers draft_ids;
     // Bonus tokens, [requests].
     Integers bonus_ids;
-    // Where the drafts of each request end, in tokens, [leading + requests].
+    // The end of each request's drafts, in tokens, [leading + requests].
     Integers offsets;
-    // A number from 0 to below 1 for each draft, [tokens]; null: they are drawn.
+    // A uniform random number in [0, 1) for each draft, [tokens]; null: the kernel draws the
+    // numbers.
     const float* uniform;
-    // Seeds, [requests]; null where nothing is drawn.
+    // Seeds, [requests]; null if no random number is drawn.
     const u64* seeds;
-    // The position of each request's first draft in its text, in tokens, [requests]; null where
-    // nothing is drawn.
+    // The position of each request's first draft in its text, in tokens, [requests]; null if no
+    // random number is drawn.
     Integers positions;
-    // Which requests follow the target's argmax, [requests]; null but in mixed batches.
-    Truths greedy;
-    // Tokens that each request emits, then -1, [requests, max_spec_len + 1].
+    // Whether each request follows the target's argmax, [requests]; null except in mixed batches.
+    Bools greedy;
+    // The tokens that each request emits, followed by -1, [requests, max_spec_len + 1].
     IntegerRows output;
-    // How many tokens each request emits, [requests].
+    // The number of tokens that each request emits, [requests].
     i32* emitted;
-    // Accepted drafts of each request, [requests].
+    // The number of accepted drafts of each request, [requests].
     i32* accepted;
-    // Recovered tokens of each request, 0 or 1, [requests].
+    // The number of recovered tokens of each request, 0 or 1, [requests].
     i32* recovered;
-    // Bonus tokens of each request, 0 or 1, [requests].
+    // The number of bonus tokens of each request, 0 or 1, [requests].
     i32* bonus;
     // One word of flags, or null.
     u32* flags;
-    // Draft tokens of all requests.
+    // The number of draft tokens of all requests.
     u64 tokens;
-    // Tokens of the vocabulary.
+    // The number of tokens in the vocabulary.
     u32 vocab;
-    // The most drafts of a request.
+    // The largest number of drafts of a request.
     u32 max_spec_len;
-    // Rows of a greedy walk that are read before it is known whether the walk gets there.
+    // Rows of a greedy request that are read before it is known whether their drafts are reached.
     u32 rows_ahead;
-    // 1 where `offsets` begins with a 0, else 0.
+    // 1 if `offsets` begins with a 0, else 0.
     u32 leading;
-    // How many drafts a request has if all requests have as many; 0 if they cannot.
+    // The number of drafts of every request if all requests have equally many; 0 if they cannot.
     u32 usual_drafts;
 };
 // In bytes, as the host has them.

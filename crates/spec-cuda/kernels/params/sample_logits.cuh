@@ -3,7 +3,7 @@
 
 #include "ids.cuh"
 
-// What the kernels of `sample_logits` take. `T` is the type of the logits.
+// The parameters of the kernels of `sample_logits` that draw tokens. `T` is the type of the logits.
 template <typename T>
 struct Params {
     // Logits, [rows, vocab].
@@ -14,34 +14,34 @@ struct Params {
     const float* temperature;
     // Seeds, [requests].
     const u64* seeds;
-    // How many tokens top-k keeps, [requests]; 0 and below, or null: all.
+    // The number of tokens that top-k keeps, [requests]; 0 and below, or null: all tokens.
     const i32* top_k;
-    // Which share of the probability top-p keeps, [requests]; 1 and above, or null: all.
+    // The share of the probability that top-p keeps, [requests]; 1 and above, or null: all of it.
     const float* top_p;
-    // The least weight that min-p keeps, as a share of the largest, [requests]; 0 and below, or
-    // null: all.
+    // The least weight that min-p keeps, as a share of the row's largest weight, [requests]; 0 and
+    // below, or null: all tokens are kept.
     const float* min_p;
-    // The request of each row, [rows], -1 for padding; null: each row is a request.
+    // The request of each row, [rows], -1 for padding; null: row i belongs to request i.
     Integers of_rows;
-    // A bit for each token that is allowed, [rows, ceil(vocab / 32)]; null: all are.
+    // One bit for each token, 1 if it is allowed, [rows, ceil(vocab / 32)]; null: all are allowed.
     Rows<const u32> mask;
-    // The tokens of each row in the order in which they finish, [rows, draws].
+    // The tokens that each row draws, in the order in which they finish, [rows, draws].
     IntegerRows tokens;
-    // Probabilities that the tokens were drawn from, [rows, vocab], or null.
+    // The distribution that the tokens were drawn from, [rows, vocab], or null.
     Rows<float> probs;
-    // The logarithm of each token's share of them, [rows, draws], or null.
+    // The logarithm of the probability with which each token was drawn, [rows, draws], or null.
     Rows<float> processed_logprobs;
     // One word of flags, or null.
     u32* flags;
-    // The flags of each row, [rows], which are 0 before the launch; or null.
+    // The flags of each row, [rows], zeroed before the launch; or null.
     u32* row_flags;
-    // Requests.
+    // The number of requests.
     u64 requests;
-    // Tokens of the vocabulary.
+    // The number of tokens in the vocabulary.
     u32 vocab;
-    // Tokens that a row draws.
+    // The number of tokens that a row draws.
     u32 draws;
-    // 1 where min-p filters before top-k and top-p, else 0.
+    // 1 if min-p filters before top-k and top-p, else 0.
     u32 min_p_first;
     u32 reserved;
 };
@@ -75,28 +75,28 @@ static_assert(SPEC_OFFSET(Params<float>, draws) == 188);
 static_assert(SPEC_OFFSET(Params<float>, min_p_first) == 192);
 static_assert(SPEC_OFFSET(Params<float>, reserved) == 196);
 
-// What the kernels take that report of the tokens drawn. `T` is the type of the logits.
+// The parameters of the kernels that report the drawn tokens. `T` is the type of the logits.
 template <typename T>
 struct Report {
     // Logits, [rows, vocab].
     Rows<const T> logits;
-    // The tokens of each row, [rows, draws], -1 for none.
+    // The drawn tokens of each row, [rows, draws], -1 for no token.
     IntegerRows tokens;
-    // The request of each row, [rows], -1 for padding; null: each row is a request.
+    // The request of each row, [rows], -1 for padding; null: row i belongs to request i.
     Integers of_rows;
     // The log-probability of each token, [rows, draws], or null.
     Rows<float> logprobs;
-    // How many logits are as large as each token's, [rows, draws], or null.
+    // The rank of each token: the number of logits at least as large, [rows, draws], or null.
     Rows<i32> ranks;
-    // The likeliest tokens, [rows, top], or null.
+    // The most likely tokens of each row, [rows, top], or null.
     Rows<i32> top_tokens;
-    // Their log-probabilities, [rows, top], or null.
+    // The log-probabilities of `top_tokens`, [rows, top], or null.
     Rows<float> top_logprobs;
-    // Tokens of the vocabulary.
+    // The number of tokens in the vocabulary.
     u32 vocab;
-    // Tokens that a row draws.
+    // The number of tokens that a row draws.
     u32 draws;
-    // How many of the likeliest tokens are reported.
+    // The number of most likely tokens to report for each row.
     u32 top;
     u32 reserved;
 };
@@ -122,15 +122,15 @@ static_assert(SPEC_OFFSET(Report<float>, draws) == 124);
 static_assert(SPEC_OFFSET(Report<float>, top) == 128);
 static_assert(SPEC_OFFSET(Report<float>, reserved) == 132);
 
-// What the kernels take that draw tokens and report of them. `T` is the type of the logits.
+// The parameters of the kernels that draw tokens and report them. `T` is the type of the logits.
 template <typename T>
-struct Told {
-    // How tokens are drawn.
+struct DrawAndReport {
+    // The parameters for drawing.
     Params<T> drawing;
-    // What is reported of them.
+    // The parameters for the report.
     Report<T> report;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Told<float>) == 336);
-static_assert(SPEC_OFFSET(Told<float>, drawing) == 0);
-static_assert(SPEC_OFFSET(Told<float>, report) == 200);
+static_assert(sizeof(DrawAndReport<float>) == 336);
+static_assert(SPEC_OFFSET(DrawAndReport<float>, drawing) == 0);
+static_assert(SPEC_OFFSET(DrawAndReport<float>, report) == 200);

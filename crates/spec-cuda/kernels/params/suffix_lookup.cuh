@@ -3,71 +3,73 @@
 
 #include "common.cuh"
 
-// What the kernels of `suffix_lookup` take.
+// The parameters of the kernels of `suffix_lookup`.
 struct Params {
     // The texts, [texts, max_len] tokens of the kernel's type.
     Rows<const void> tokens;
     // The drafts, [batch, n] of the same type, or i64 if `wide`.
     Rows<void> drafts;
-    // What each draft follows, [batch, n], or null.
+    // The node that each draft follows, [batch, n], or null.
     Rows<i32> parents;
-    // First children, [batch, n + 1], or null.
+    // The first child of each node, [batch, n + 1], or null.
     Rows<i32> first_child;
-    // Next siblings, [batch, n + 1], or null.
+    // The next sibling of each node, [batch, n + 1], or null.
     Rows<i32> next_sibling;
-    // Shares of windows, [batch, n], or null.
+    // The share of the windows that agree with each draft, [batch, n], or null.
     Rows<float> shares;
-    // Tokens of each text, [texts].
+    // The number of tokens of each text, [texts].
     Integers lengths;
     // The text of each request, [batch], or null.
     Integers requests;
-    // The most drafts of each request, [batch], or null.
+    // The largest number of drafts of each request, [batch], or null.
     const i32* max_drafts;
-    // How much of the corpus there is, [1], or null for all of it.
+    // The number of tokens of the corpus that are valid, [1], or null for all.
     Integers corpus_length;
     // The corpus, of the texts' type.
     const void* corpus;
-    // Drafts of each request, [batch].
+    // The number of drafts of each request, [batch].
     i32* counts;
-    // The length of each longest match, [batch], or null.
+    // The length of the longest match of each request, [batch], or null.
     i32* match_lengths;
     // One word of flags, or null.
     u32* flags;
-    // A note for each request and tile that `scan` notes, the most recent tile first, [batch, row].
+    // A note for each request and each tile that `scan` notes, the most recent tile first, [batch,
+    // row].
     u32* notes;
-    // Requests.
+    // The number of requests.
     u32 batch;
-    // Rows of `tokens`.
+    // The number of rows of `tokens`.
     u32 texts;
-    // Tokens of a row of `tokens`.
+    // The number of columns of `tokens`.
     u32 max_len;
-    // Tokens of the corpus.
+    // The number of tokens for which `corpus` has room.
     u32 corpus_size;
-    // Tiles of a row, and of the corpus.
+    // The number of tiles of a row, and of the corpus.
     u32 own_tiles;
     u32 corpus_tiles;
-    // Tiles of a row that `grow` notes itself: all or none.
+    // The number of tiles of a row that `grow` notes itself: all or none.
     u32 here;
-    // Words of a row of `notes`: `own_tiles - here + corpus_tiles`, up to a multiple of 4.
+    // The number of words of a row of `notes`: `own_tiles - here + corpus_tiles`, rounded up to a
+    // multiple of 4.
     u32 row;
-    // Columns of `drafts`.
+    // The number of columns of `drafts`.
     u32 n;
-    // The options.
+    // The options of the operator.
     u32 min_match;
     u32 max_match;
     u32 max_windows;
     u32 width;
-    // The least number of windows that a draft needs, in 65536ths of all.
+    // The smallest number of windows that a draft needs, in 65536ths of all windows.
     u32 share_floor;
-    // Drafts on a path for each token of the match.
+    // The largest depth of a draft for each token of the match.
     float drafts_per_match;
-    // Slots of the hash table, a power of two.
+    // The number of slots of the hash table, a power of two.
     u32 table;
-    // The most offers of a request.
+    // The largest number of offers of a request.
     u32 offers;
     // 1 if drafts of the kernels for i32 are i64, else 0.
     u32 wide;
-    // 1 if a text's last token stands behind its drafts, 0 for -1.
+    // 1 if the text's last token is written after the drafts, 0 if -1 is.
     u32 pad_with_last;
     u32 reserved;
 };

@@ -3,37 +3,37 @@
 
 #include "common.cuh"
 
-// What every kernel of `topk_router` takes.
+// The parameters of every kernel of `topk_router`.
 struct Params {
     // Logits, [tokens, experts] of the kernel's type.
     Rows<const void> x;
     // The bias of each expert, [experts] of f32 or of `bias_type`, or null.
     const float* bias;
-    // Weights of the picks, [tokens, topk + shared_experts].
+    // The weights of the picks, [tokens, topk + shared_experts].
     Rows<float> weights;
-    // Experts of the picks, [tokens, topk + shared_experts].
+    // The places of the picks, [tokens, topk + shared_experts].
     Rows<i32> indices;
     // One word of flags, or null.
     u32* flags;
-    // Tokens.
+    // The number of tokens.
     u64 tokens;
-    // Experts.
+    // The number of experts.
     u32 experts;
-    // Groups of experts.
+    // The number of groups of experts.
     u32 groups;
-    // Groups that are kept.
+    // The number of groups that are kept.
     u32 topk_groups;
-    // Picks of a token.
+    // The number of picks of a token.
     u32 topk;
-    // 0 sigmoid, 1 softmax, 2 the square root of softplus.
+    // The scoring function: 0 sigmoid, 1 softmax, 2 the square root of softplus.
     u32 scoring;
-    // 1 where a group's score is its largest choice, 0 where it is the sum of the two largest.
+    // 1 if a group's score is its largest choice, 0 if it is the sum of the two largest.
     u32 group_max;
-    // 1 where experts of dropped groups are excluded, 0 where their choice is 0.0.
+    // 1 if experts of dropped groups are excluded, 0 if their choice is 0.0.
     u32 excluded;
-    // 1 where the weights of a token add up to `scale`, else 0.
+    // 1 if the weights of a token are normalized to a sum of `scale`, else 0.
     u32 renormalize;
-    // What every weight is multiplied by.
+    // The factor of every weight.
     float scale;
     u32 reserved;
 };
@@ -59,33 +59,33 @@ static_assert(SPEC_OFFSET(Params, renormalize) == 100);
 static_assert(SPEC_OFFSET(Params, scale) == 104);
 static_assert(SPEC_OFFSET(Params, reserved) == 108);
 
-// What kernels that know every option take besides. What is absent is null or 0.
+// Additional parameters of the kernels with options. An absent option is null or 0.
 struct Options {
-    // How many rows are tokens, one number; null: all.
+    // The number of rows that are tokens, one number; null: all rows.
     const i32* num_tokens;
-    // Places of each expert's replicas, [experts, max_replicas], or null.
+    // The places of each expert's replicas, [experts, max_replicas], or null.
     Rows<const i32> replicas;
-    // Replicas of each expert, [experts].
+    // The number of replicas of each expert, [experts].
     const i32* replica_counts;
-    // How many picks went to each place is added to it, [physical], or null.
+    // The load: the number of picks of each place is added to it, [physical], or null.
     i32* load;
     // The type of the bias: 0 f32, 1 f16, 2 bf16.
     u32 bias_type;
-    // 1 where `indices` are of 64 bits, 0 where they are of 32.
+    // 1 if `indices` has 64 bits, 0 if it has 32.
     u32 wide_indices;
-    // Columns behind the picks.
+    // The number of columns of shared experts, after the picks.
     u32 shared_experts;
-    // The weight in each of them.
+    // The weight of every shared expert.
     float shared_weight;
-    // Places of experts; without replicas, experts.
+    // The number of places of experts; without replicas, the number of experts.
     u32 physical;
-    // Columns of `replicas`.
+    // The number of columns of `replicas`.
     u32 max_replicas;
-    // topk_router_any: 1 where experts are chosen by their logit, 0 by their score.
+    // topk_router_general: 1 if experts are chosen by their logit, 0 by their score.
     u32 by_logit;
-    // topk_router_any: neighbouring experts that a lane heads.
+    // topk_router_general: the number of neighbouring experts in a lane's chunk.
     u32 chunk;
-    // topk_router_any and topk_router_flat: words of shared memory of a warp.
+    // topk_router_general and topk_router_flat: words of shared memory for each warp.
     u32 words;
     u32 reserved;
 };
@@ -107,7 +107,7 @@ static_assert(SPEC_OFFSET(Options, chunk) == 68);
 static_assert(SPEC_OFFSET(Options, words) == 72);
 static_assert(SPEC_OFFSET(Options, reserved) == 76);
 
-// What kernels that know every option take.
+// The parameters of the kernels with options.
 struct Extended {
     Params common;
     Options options;
@@ -117,11 +117,12 @@ static_assert(sizeof(Extended) == 192);
 static_assert(SPEC_OFFSET(Extended, common) == 0);
 static_assert(SPEC_OFFSET(Extended, options) == 112);
 
-// What the kernel takes besides that gives or records experts, or has weights of any type.
+// Additional parameters of the kernel with given or recorded experts, or weights of any type.
 struct Replay {
-    // Experts that are given, [tokens, topk], or null.
+    // The given experts, [tokens, topk], or null.
     Rows<const i32> chosen;
-    // The experts before `replicas`, [tokens, topk + shared_experts], or null.
+    // The picked experts before `replicas` turns them into places, [tokens, topk + shared_experts],
+    // or null.
     Rows<i32> logical;
     // The type of the weights: 0 f32, 1 f16, 2 bf16.
     u32 weights_type;
@@ -136,7 +137,7 @@ static_assert(SPEC_OFFSET(Replay, logical.stride) == 24);
 static_assert(SPEC_OFFSET(Replay, weights_type) == 32);
 static_assert(SPEC_OFFSET(Replay, reserved) == 36);
 
-// What topk_router_replay takes.
+// The parameters of the kernel topk_router_replay.
 struct Replayed {
     Extended extended;
     Replay replay;

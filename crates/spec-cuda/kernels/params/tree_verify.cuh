@@ -3,36 +3,37 @@
 
 #include "ids.cuh"
 
-// What the kernels of `tree_verify` take.
+// The parameters of the kernels of `tree_verify`.
 struct Params {
-    // The drafted token of each node, [batch, nodes]; [rows] if `packed_draft`.
+    // The draft token of each node, [batch, nodes]; [rows] if `packed_draft`.
     IntegerRows draft;
-    // The token that the target model chose after each node, [batch, nodes]; [rows] where there are
+    // The token that the target model chose after each node, [batch, nodes]; [rows] if there are
     // `row_offsets`.
     IntegerRows target;
     // The first child of each node, [batch, nodes], -1 for none. Null for chains.
     IntegerRows first_child;
     // The next sibling of each node, [batch, nodes], -1 for none. Null for chains.
     IntegerRows next_sibling;
-    // Where the rows of each request begin, [batch + 1], or null.
+    // The first row of each request, followed by the end, [batch + 1], or null.
     Integers row_offsets;
-    // Tokens that each request emits, then -1, [batch, max_depth + 1].
+    // The tokens that each request emits, followed by -1, [batch, max_depth + 1].
     IntegerRows tokens;
-    // The nodes of the accepted path from the root on, then -1, [batch, max_depth + 1].
+    // The nodes of the accepted path from the root on, followed by -1, [batch, max_depth + 1].
     IntegerRows path;
-    // How many tokens each request emits, [batch].
+    // The number of tokens that each request emits, [batch].
     i32* num_tokens;
     // One word of flags, or null.
     u32* flags;
-    // Requests.
+    // The number of requests.
     u64 batch;
-    // Packed rows.
+    // The number of packed rows.
     u64 rows;
-    // Nodes of a tree, its root included; the largest u32 where draft tokens are packed.
+    // The number of nodes of a tree, including the root; the largest u32 if draft tokens are
+    // packed.
     u32 nodes;
-    // The most drafts on a path.
+    // The largest number of drafts on a path.
     u32 max_depth;
-    // 1 where draft tokens are packed, else 0.
+    // 1 if draft tokens are packed, else 0.
     u32 packed_draft;
     u32 reserved;
 };

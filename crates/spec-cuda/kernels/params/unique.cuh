@@ -3,7 +3,7 @@
 
 #include "common.cuh"
 
-// What all kernels of `unique` take.
+// The parameters of all kernels of `unique`.
 struct Params {
     // Keys, [n] of the kernel's type.
     const void* keys;
@@ -12,53 +12,54 @@ struct Params {
     void* unique;
     // One number: how many distinct keys there are.
     u64* count;
-    // How often each distinct key occurs, [n], or null.
+    // The number of occurrences of each distinct key, [n], or null.
     u64* counts;
     // How many keys there are.
     u64 n;
     // The sign bit of signed keys, else 0.
     u64 flip;
-    // What the kernels tell each other; all zero before the first kernel.
+    // Values that the kernels pass to each other; all zero before the first kernel.
     Plan* plan;
-    // How many keys each bucket has, [2^bits]; zero before the first kernel.
+    // The number of keys of each bucket, [2^bits]; zero before the first kernel.
     u32* bucket_counts;
     // The progress of each phase, [2 + digits * portions]; zero before the first kernel.
     Phase* phases;
     // Words of look-back, one for each tile of `unique_compact` or for each bucket, whichever are
     // more; zero before the first kernel.
     u64* tile_sums;
-    // How many keys the buckets before each bucket have, [2^bits + 1].
+    // The number of keys before each bucket, [2^bits + 1].
     u32* bucket_starts;
-    // Where the next key of each bucket goes, in keys; after the partitions, the end of the bucket,
+    // The place of the next key of each bucket; after the partitions, the end of the bucket,
     // [2^bits].
     u32* bucket_ends;
-    // Where the next key of each digit of the first partition goes, or of each part of the range,
-    // in keys, [MAX_PARTS].
+    // The place of the next key of each digit of the first partition, or of each part of the range,
+    // [MAX_PARTS].
     u32* digit_ends;
-    // How many tiles the second partition has before those of each digit, [MAX_SPLIT + 1].
+    // The number of tiles of the second partition before those of each digit, [MAX_SPLIT + 1].
     u32* digit_tiles;
-    // Where the keys of each bin of each digit go, in keys, [portions + 1, digits, RADIX].
+    // The places of the keys of each bin of each digit, [portions + 1, digits, RADIX].
     u64* offsets;
     // Two arrays of words of look-back, [tiles of a portion, RADIX]; passes alternate between them.
-    // If keys ascend: how many distinct keys come before each tile within its span, and how many
-    // before each span.
+    // If keys ascend: the number of distinct keys before each tile within its span, and before each
+    // span.
     u32* sums[2];
     // Room for n keys.
     void* buffer;
     // The position, among all keys, of the first of each CHUNK distinct keys, [ceil(n / CHUNK)].
     u64* firsts;
-    // Keys of a portion, a multiple of the keys of a tile.
+    // The number of keys of a portion, a multiple of the number of keys of a tile.
     u64 portion_keys;
-    // Portions of a pass.
+    // The number of portions of a pass.
     u32 portions;
-    // Bits of a bucket's number.
+    // The number of bits of a bucket's number.
     u32 bits;
-    // How many of these bits are the digit of the second partition; 0: there is no second one.
+    // The number of these bits that are the digit of the second partition; 0: there is no second
+    // partition.
     u32 low_bits;
-    // Positions of keys (unique_plan.cuh) for which a block keeps one bit each in shared memory; 0
-    // where keys are sorted instead of marked in such bits.
+    // The number of positions (unique_plan.cuh) for which a block has one bit each in shared
+    // memory; 0 if keys are sorted instead.
     u32 part_bits;
-    // Tiles that a block of `unique_check` reads.
+    // The number of tiles that a block of `unique_check` reads.
     u32 span_tiles;
     u32 unused;
 };

@@ -3,21 +3,21 @@
 
 #include "common.cuh"
 
-// What the kernels of `unique` take that look keys up.
+// The parameters of the kernels of `unique` that look up keys.
 struct Params {
     // Keys, [n] of the kernel's type.
     const void* keys;
-    // The distinct keys, ascending, [n] of which there are `count`.
+    // The distinct keys in ascending order; the first `count` of [n].
     const void* unique;
-    // How many distinct keys there are, one number.
+    // The number of distinct keys, one number.
     const u64* count;
-    // Where each key is among the distinct keys, [n] of the kernel's type.
+    // The index of each key among the distinct keys, [n] of the kernel's type.
     void* inverse;
-    // Keys.
+    // The number of keys.
     u64 n;
     // The sign bit of signed keys, else 0.
     u64 flip;
-    // Keys of a segment below each of its buckets, [segments, 2^bits].
+    // The number of keys of a segment below each of its buckets, [segments, 2^bits].
     u16* table;
     // The mark of each distinct key, [n], and room for `MARKS_BEHIND` more.
     u8* marks;

@@ -16,27 +16,28 @@ static KERNELS: Archive = archive!("adjust_logits");
 
 /// Tokens of a text that a thread has in flight.
 const AHEAD: usize = 4;
-/// The fewest threads of a block.
+/// The smallest number of threads of a block.
 const MIN_THREADS: usize = 128;
 /// Tokens of a word, the unit of the kernels' bitmaps.
 const WORD: usize = 32;
 /// Words that the kernels take together.
 const GROUP: usize = 4;
-/// The most blocks that a row is given for the sake of a device with idle multiprocessors, and the
-/// fewest tokens of such a block.
+/// The largest number of blocks of a row, which a row gets only if multiprocessors would be idle
+/// otherwise, and the smallest number of tokens of such a block.
 const MAX_BLOCKS: usize = 64;
 const BLOCK_TOKENS: usize = 512;
-/// The kernels `few`: the most threads of a block; bytes of a word, whose tokens have an entry of two
-/// bytes and a bit; the most words of a class.
-const FEW_THREADS: usize = 1024;
-const FEW_WORD: usize = WORD * 2 + 4;
-const FEW_WORDS: usize = 1024;
-/// The kernels `many`: the most threads of a block; bytes of a group of words, which have two bitmaps
-/// and a rank; the most words of a class; bytes of a slot without biases, and with them; the most
-/// slots of a block. Two blocks of the largest size share a multiprocessor.
-const MANY_THREADS: usize = 512;
-const MANY_GROUP: usize = 2 * 4 * GROUP + 4;
-const MANY_WORDS: usize = 4096;
+/// The kernels `direct`: the largest number of threads of a block; the bytes of a word, whose tokens
+/// have an entry of two bytes and a bit each; the largest number of words of a class.
+const DIRECT_THREADS: usize = 1024;
+const DIRECT_WORD: usize = WORD * 2 + 4;
+const DIRECT_WORDS: usize = 1024;
+/// The kernels `ranked`: the largest number of threads of a block; the bytes of a group of words, which
+/// has two bitmaps and a rank; the largest number of words of a class; the bytes of a slot without
+/// biases, and with biases; the largest number of slots of a block. Two blocks of the largest size fit
+/// a multiprocessor.
+const RANKED_THREADS: usize = 512;
+const RANKED_GROUP: usize = 2 * 4 * GROUP + 4;
+const RANKED_WORDS: usize = 4096;
 const SLOT: usize = 8;
 const BIASED_SLOT: usize = 12;
 const MAX_SLOTS: usize = 4096;
@@ -44,15 +45,15 @@ const MAX_SLOTS: usize = 4096;
 const MAX_TOKENS: usize = 1 << 29;
 
 launch_params! {
-    /// What the kernels of `adjust_logits` take. What is absent is null.
+    /// The parameters of the kernels of `adjust_logits`. An absent pointer is null.
     struct Params {
         /// Logits, [rows, vocab] of the kernel's type.
         logits: Rows as "Rows<void>",
         /// Texts, [requests, max_length].
         tokens: IntegerRows,
-        /// Tokens of each prompt, [requests].
+        /// The number of tokens in each prompt, [requests].
         prompt_lengths: Integers,
-        /// Tokens of each text, [requests].
+        /// The number of tokens in each text, [requests].
         lengths: Integers,
         /// The draft token of each row, [rows].
         draft_tokens: Integers,
@@ -60,55 +61,55 @@ launch_params! {
         stop_tokens: Rows as "Rows<const i32>",
         /// The request of each row, [rows].
         requests: u64 as "const i32*",
-        /// The row before each row, [rows].
+        /// The parent of each row: the row of the previous draft, or -1, [rows].
         parents: u64 as "const i32*",
-        /// Where each request's biases start, [requests + 1].
+        /// The start of each request's biases, [requests + 1].
         bias_offsets: u64 as "const i32*",
         /// Tokens with a bias, [biases].
         bias_tokens: u64 as "const i32*",
-        /// Their biases, [biases].
+        /// The bias of each of `bias_tokens`, [biases].
         bias_values: u64 as "const float*",
-        /// Penalties, [requests].
+        /// The repetition penalty of each request, [requests].
         repetition: u64 as "const float*",
-        /// Penalties, [requests].
+        /// The frequency penalty of each request, [requests].
         frequency: u64 as "const float*",
-        /// Penalties, [requests].
+        /// The presence penalty of each request, [requests].
         presence: u64 as "const float*",
-        /// The least number of tokens to generate, [requests].
+        /// The smallest number of tokens to generate, [requests].
         min_tokens: u64 as "const i32*",
-        /// Where each request's words start, [requests + 1].
+        /// The start of each request's bad words, [requests + 1].
         bad_offsets: u64 as "const i32*",
-        /// Where each word starts, [words + 1].
+        /// The start of each word's tokens, [words + 1].
         word_offsets: u64 as "const i32*",
-        /// Tokens of words.
+        /// The tokens of all words.
         word_tokens: u64 as "const i32*",
-        /// The length of n-grams that are not repeated, [requests].
+        /// The length of n-grams that must not be repeated, [requests].
         no_repeat_ngram: u64 as "const i32*",
         /// One word of flags.
         flags: u64 as "u32*",
-        /// Requests.
+        /// The number of requests.
         request_count: u64,
-        /// Rows.
+        /// The number of rows.
         rows: u32,
-        /// Tokens of the vocabulary.
+        /// The number of tokens in the vocabulary.
         vocab: u32,
-        /// Tokens of a row of `tokens`.
+        /// The number of columns of `tokens`.
         max_length: u32,
-        /// Biases of all requests.
+        /// The number of biases of all requests.
         biases: u32,
-        /// Columns of `stop_tokens`.
+        /// The number of columns of `stop_tokens`.
         stops: u32,
-        /// Words of all requests.
+        /// The number of words of all requests.
         words: u32,
-        /// Tokens of all words.
+        /// The number of tokens of all words.
         word_tokens_count: u32,
-        /// 1 where words are looked for in the prompt too, else 0.
+        /// 1 if words are also searched in the prompt, else 0.
         words_in_prompt: u32,
-        /// Classes of a row's tokens, as a power of two.
+        /// The base-2 logarithm of the number of classes of a row's tokens.
         class_bits: u32,
-        /// Words of 32 tokens that a class has, a multiple of 4.
+        /// The number of words of 32 tokens in a class, a multiple of 4.
         class_words: u32,
-        /// Slots of a block of `many`: the tokens that the block counts at a time.
+        /// The number of slots of a block of `ranked`: the tokens that the block counts at a time.
         slots: u32,
         reserved: u32,
     }
@@ -121,13 +122,13 @@ pub(super) const HEADER: Header =
 /// How a launch divides its work.
 #[derive(Debug)]
 struct Layout {
-    /// Whether the kernels are `few`, else `many`.
-    is_few: bool,
-    /// Classes of a row's tokens, as a power of two.
+    /// True for the kernels `direct`, false for `ranked`.
+    is_direct: bool,
+    /// The base-2 logarithm of the number of classes of a row's tokens.
     class_bits: u32,
     /// Words of a class, a multiple of [`GROUP`].
     class_words: usize,
-    /// Slots of a block of `many`.
+    /// Slots of a block of `ranked`.
     slots: usize,
     shape: Shape,
 }
@@ -141,26 +142,26 @@ impl Layout {
         let blocks = room.min(plan.touched() / BLOCK_TOKENS).clamp(1, MAX_BLOCKS);
         let blocks = 1 << blocks.ilog2();
         let classes = |max: usize| blocks.max(words.div_ceil(max).next_power_of_two());
-        let is_few = rows.saturating_mul(classes(FEW_WORDS)) <= multiprocessors;
-        let classes = classes(if is_few { FEW_WORDS } else { MANY_WORDS });
+        let is_direct = rows.saturating_mul(classes(DIRECT_WORDS)) <= multiprocessors;
+        let classes = classes(if is_direct { DIRECT_WORDS } else { RANKED_WORDS });
         let class_words = words.div_ceil(classes).next_multiple_of(GROUP);
-        // Biases of all requests: a request with more than its share, and a class with more tokens
-        // than its share, may be counted in several windows.
+        // The mean number of tokens of a class. A class with many more tokens is counted in several
+        // windows of slots.
         let biases = plan.biases.unwrap_or(0);
-        let share = (plan.max_text() + biases.div_ceil(plan.requests().max(1))).div_ceil(classes);
-        let slots = (share + share / 4 + WORD).min(class_words * WORD).min(MAX_SLOTS);
+        let mean = (plan.max_text() + biases.div_ceil(plan.requests().max(1))).div_ceil(classes);
+        let slots = (mean + mean / 4 + WORD).min(class_words * WORD).min(MAX_SLOTS);
         let slot = if biases == 0 { SLOT } else { BIASED_SLOT };
-        let shared = if is_few {
-            class_words * FEW_WORD
+        let shared = if is_direct {
+            class_words * DIRECT_WORD
         } else {
-            class_words / GROUP * MANY_GROUP + slots * slot
+            class_words / GROUP * RANKED_GROUP + slots * slot
         };
         let threads = (plan.max_text() / AHEAD).max(1);
-        let max_threads = if is_few { FEW_THREADS } else { MANY_THREADS };
+        let max_threads = if is_direct { DIRECT_THREADS } else { RANKED_THREADS };
         let threads = (1 << threads.ilog2()).clamp(MIN_THREADS, max_threads);
         let mut shape = Shape::new(plan.rows() as u32, threads as u32).shared(shared as u32);
         shape.grid[1] = classes.min(MAX_BLOCKS) as u32;
-        Layout { is_few, class_bits: classes.ilog2(), class_words, slots, shape }
+        Layout { is_direct, class_bits: classes.ilog2(), class_words, slots, shape }
     }
 }
 
@@ -185,7 +186,7 @@ unsafe impl Supports<AdjustLogits> for Cuda {
             _ => "f32",
         };
         let layout = Layout::new(plan, self.limits().multiprocessors as usize);
-        let kernels = if layout.is_few { "few" } else { "many" };
+        let kernels = if layout.is_direct { "direct" } else { "ranked" };
         Ok(Box::new(Prepared {
             cuda: self.clone(),
             plan: plan.clone(),
@@ -295,7 +296,7 @@ mod tests {
                         "{what}"
                     );
                     let fits = (blocks * classes) as usize <= multiprocessors;
-                    assert!(!layout.is_few || fits, "{what}");
+                    assert!(!layout.is_direct || fits, "{what}");
                 }
             }
         }

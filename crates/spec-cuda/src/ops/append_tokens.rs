@@ -18,35 +18,35 @@ const THREADS: u32 = 256;
 const REQUESTS: usize = 8;
 
 launch_params! {
-    /// What the kernel of `append_tokens` takes.
+    /// The parameters of the kernel of `append_tokens`.
     struct Params {
         /// The texts, [batch, max_len].
         tokens: IntegerRows,
         /// The tokens to append, [batch, n].
         new_tokens: IntegerRows,
-        /// Tokens that end a text, [batch, stops]; not read where `stops` is 0.
+        /// Tokens that end a text, [batch, stops]; not read if `stops` is 0.
         stop_tokens: IntegerRows,
-        /// Tokens of each text before and after, [batch, 1].
+        /// The number of tokens in each text, updated by the kernel, [batch, 1].
         lengths: IntegerRows,
-        /// New tokens of each request, [batch].
+        /// The number of new tokens of each request, [batch].
         new_counts: Integers,
         /// The length that each text may reach, [batch], or null.
         max_lengths: Integers,
-        /// Why each request has ended, [batch], or null.
+        /// The reason why each request has ended, [batch], or null.
         finished: u64 as "i32*",
-        /// Tokens that each request took, [batch].
+        /// The number of tokens that each request took, [batch].
         appended: u64 as "i32*",
         /// The last token of each text, [batch], of the texts' type, or null.
         last_tokens: u64 as "void*",
         /// One word of flags, or null.
         flags: u64 as "u32*",
-        /// Requests.
+        /// The number of requests.
         batch: u64,
-        /// Tokens that a row of `tokens` holds.
+        /// The number of columns of `tokens`.
         max_len: u32,
-        /// Columns of `new_tokens`.
+        /// The number of columns of `new_tokens`.
         n: u32,
-        /// Columns of `stop_tokens`.
+        /// The number of columns of `stop_tokens`.
         stops: u32,
         /// Fills the last eight bytes.
         reserved: u32,

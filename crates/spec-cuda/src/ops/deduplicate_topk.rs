@@ -33,21 +33,22 @@ const LOG_WINDOW_WORDS: [u32; 2] = [15, LOG_WORDS];
 const FIXED_SHARED: u32 = 2048;
 
 launch_params! {
-    /// What the kernels of `deduplicate_topk` take.
+    /// The parameters of the kernels of `deduplicate_topk`.
     struct Params {
         /// Values, [batch * rows, cols]; a negative value is padding.
         indices: Rows as "Rows<const i32>",
-        /// The distinct values of each request in ascending order, then -1, [batch, rows * cols].
+        /// The distinct values of each request in ascending order, followed by -1, [batch, rows *
+        /// cols].
         unique: Rows as "Rows<i32>",
-        /// How many distinct values each request has, [batch], or null.
+        /// The number of distinct values of each request, [batch], or null.
         counts: u64 as "i32*",
-        /// Requests.
+        /// The number of requests.
         batch: u64,
-        /// Rows of a request that lie apart; 1 where they are packed.
+        /// The number of separate rows of a request; 1 if they are contiguous.
         rows: u32,
-        /// Values of such a row.
+        /// The number of values of a row.
         cols: u32,
-        /// Words of a window's bitmap, as a power of two.
+        /// The base-2 logarithm of the number of words of a window's bitmap.
         log_words: u32,
         reserved: u32,
         /// Room for the values of a request for each block, [blocks, rows * cols], or null.
@@ -96,7 +97,7 @@ unsafe impl Supports<DeduplicateTopk> for Cuda {
                 let [larger, smaller] = LOG_WINDOW_WORDS;
                 let log_words = if shared(STAGE_WORDS, larger) <= limit { larger } else { smaller };
                 let blocks = requests.min(limits.multiprocessors);
-                ("deduplicate_topk_any", blocks, log_words, STAGE_WORDS)
+                ("deduplicate_topk_general", blocks, log_words, STAGE_WORDS)
             }
         };
         Ok(Box::new(Prepared {

@@ -67,7 +67,7 @@ const LISTED_WORDS: usize = 2;
 const WARP: u32 = 32;
 
 launch_params! {
-    /// What the kernels of `indexer_topk` take.
+    /// The parameters of the kernels of `indexer_topk`.
     struct Params {
         /// Scores, [rows, cols] of f32, or of f16 or bf16.
         scores: Rows as "Rows<const void>",
@@ -75,22 +75,23 @@ launch_params! {
         lengths: Integers,
         /// The column of the first score of each row, [rows]; null: column 0.
         starts: Integers,
-        /// Positions of the k largest scores, counted from `starts`, then -1, [rows, k].
+        /// The positions of the k largest scores, counted from `starts`, followed by -1, [rows, k].
         indices: IntegerRows,
         /// One word of flags, or null.
         flags: u64 as "u32*",
-        /// Scores of a row.
+        /// The number of columns of `scores`.
         cols: u32,
-        /// How many scores are asked for.
+        /// The number of wanted scores of each row.
         k: u32,
-        /// How many candidates dynamic shared memory has room for, a multiple of 16. If there is
-        /// less room than the scores of a piece need, there is room for more than k and a tile.
+        /// The number of candidates for which dynamic shared memory has room, a multiple of 16. If
+        /// there is not room for all scores of a piece, there is room for more than k candidates
+        /// and a tile.
         capacity: u32,
-        /// By a bound: the words of the bitmap with one bit for each score of a piece, a multiple
-        /// of 4.
+        /// By a bound: the number of words of the bitmap with one bit for each score of a piece, a
+        /// multiple of 4.
         words: u32,
-        /// By a bound: how many scores above the bound there is room for in the list of each block,
-        /// a multiple of 4. There is room for more than k, or for all scores.
+        /// By a bound: the number of scores for which the list of each block has room, a multiple
+        /// of 4. There is room for more than k scores, or for all scores.
         candidates: u32,
         /// 1 if scores of 16 bits are bf16, else 0.
         brain: u32,
@@ -98,35 +99,36 @@ launch_params! {
 }
 
 launch_params! {
-    /// What the kernels take that gather values and slots. `T` is the type of the scores.
+    /// The parameters of the kernels that gather values and slots. `T` is the type of the scores.
     struct Gather<T> {
         /// Scores, [rows, cols].
         scores: Rows as "Rows<const T>",
         /// The column of the first score of each row, [rows]; null: column 0.
         starts: Integers,
-        /// The chosen positions, counted from `starts`, then -1, [rows, k].
+        /// The chosen positions, counted from `starts`, followed by -1, [rows, k].
         indices: IntegerRows,
-        /// The scores at these positions, [rows, k], or null.
+        /// The scores at the chosen positions, [rows, k], or null.
         values: Rows as "Rows<float>",
-        /// The slots of these positions, [rows, k], or null.
+        /// The slots of the chosen positions, [rows, k], or null.
         slots: Rows as "Rows<i32>",
         /// The cache blocks of each request, [tables, blocks].
         block_table: Rows as "Rows<const i32>",
-        /// The request of each row, and so its table, [rows]; null: row i has table i.
+        /// The request of each row, which is the number of its table, [rows]; null: row i has table
+        /// i.
         requests: u64 as "const i32*",
         /// One word of flags, or null.
         flags: u64 as "u32*",
-        /// Scores of a row.
+        /// The number of columns of `scores`.
         cols: u32,
-        /// Positions of a row.
+        /// The number of positions of a row.
         k: u32,
-        /// Thread blocks for each row.
+        /// The number of thread blocks for each row.
         parts: u32,
-        /// Tables.
+        /// The number of tables.
         tables: u32,
-        /// Cache blocks of a table.
+        /// The number of cache blocks of a table.
         blocks: u32,
-        /// Positions in a cache block.
+        /// The number of positions in a cache block.
         block_size: u32,
     }
 }

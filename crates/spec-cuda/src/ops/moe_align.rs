@@ -23,7 +23,7 @@ static KERNELS: Archive = archive!("moe_align");
 /// Threads of a block. The first of these numbers is used for which shared memory suffices.
 const THREADS: [u32; 5] = [1024, 512, 256, 128, 64];
 /// The largest number of picks per thread.
-const MAX_TURNS: u32 = 8;
+const MAX_STEPS: u32 = 8;
 /// Shared memory that the kernels use in addition to the dynamic shared memory, in bytes.
 const FIXED_SHARED: u32 = 512;
 /// Up to `ONE_PICKS` picks, one launch of a cluster does everything. The cluster has a block for every
@@ -41,27 +41,27 @@ const PICKS: usize = 256;
 const PLACES: usize = 1 << 16;
 const ONE_PICKS: usize = 2048;
 /// The largest numbers of picks for which blocks have 256 threads or fewer, and 512 or fewer.
-const FEWER: usize = 1 << 14;
-const MANY: usize = 1 << 18;
+const SMALL_PICKS: usize = 1 << 14;
+const MEDIUM_PICKS: usize = 1 << 18;
 /// The largest number of pairs of counts that each block sums by itself: 256 KiB.
 const MAX_PAIRS: usize = 1 << 16;
-/// Up to `FEW` picks, every warp ranks all picks. Blocks then have `FEW_THREADS` threads, and
-/// there is a block for every `FEW_PLACES` places or every `FEW_EXPERTS` experts, whichever are
+/// Up to `WARP_PICKS` picks, every warp ranks all picks. Blocks then have `WARP_THREADS` threads, and
+/// there is a block for every `WARP_PLACES` places or every `WARP_EXPERTS` experts, whichever are
 /// more blocks. On an H200 with 256 experts, this takes 2.2 us for 1 token and 2.8 us for 4
 /// tokens; one block that counts takes 4.3 us for either.
-const FEW: usize = 32;
-const FEW_THREADS: u32 = 256;
-const FEW_PLACES: usize = 1024;
-const FEW_EXPERTS: usize = 64;
+const WARP_PICKS: usize = 32;
+const WARP_THREADS: u32 = 256;
+const WARP_PLACES: usize = 1024;
+const WARP_EXPERTS: usize = 64;
 
 launch_params! {
-    /// What the kernels of `moe_align` take.
+    /// The parameters of the kernels of `moe_align`.
     pub(super) struct Params {
         /// The expert of each pick, [tokens, k].
         ids: Integers,
-        /// Picks from one token's first to the next one's.
+        /// The distance between the first picks of neighbouring tokens.
         stride: u64,
-        /// The local expert of each expert, [experts], -1 for none; null: experts are local.
+        /// The local expert of each expert, [experts], -1 for none; null: all experts are local.
         map: u64 as "const i32*",
         /// Picks by local expert, [capacity]; the number of picks stands for none.
         pub(super) sorted: u64 as "i32*",
@@ -73,18 +73,19 @@ launch_params! {
         pub(super) offsets: u64 as "i32*",
         /// The end of the runs, one number.
         pub(super) num_padded: u64 as "i32*",
-        /// Where each pick is in `sorted`, [picks], -1 for nowhere; or null.
+        /// The index of each pick in `sorted`, [picks], -1 for none; or null.
         inverse: u64 as "i32*",
         /// One word of flags, or null.
         flags: u64 as "u32*",
-        /// Picks of each local expert in each block, [blocks, pairs], of two launches; in each block, then
-        /// in all, [blocks + 1, locals], of three launches.
+        /// With two launches, the picks of each local expert in each block, [blocks, pairs]; with
+        /// three launches, the picks of each local expert in each block, then in all blocks,
+        /// [blocks + 1, locals].
         workspace: u64 as "u32*",
         /// Picks of all tokens.
         pub(super) picks: u32,
-        /// Picks of a token; 0 where all picks lie one behind the other.
+        /// The number of picks of a token; 0 if all picks are contiguous.
         k: u32,
-        /// Experts.
+        /// The number of experts.
         experts: u32,
         /// Local experts.
         pub(super) locals: u32,
@@ -92,12 +93,12 @@ launch_params! {
         pub(super) block_size: u32,
         /// Places of `sorted`.
         pub(super) capacity: u32,
-        /// Picks of a thread, at most.
-        turns: u32,
-        /// Blocks that share the picks.
+        /// The largest number of picks of a thread.
+        steps: u32,
+        /// The number of blocks that divide the picks.
         blocks: u32,
-        /// Pairs of counts in a row of the workspace, as words of 16 bits each, where no `moe_align_sum` is
-        /// launched; else 0.
+        /// The number of pairs of 16-bit counts in a row of the workspace, if `moe_align_sum` is
+        /// not launched; else 0.
         pairs: u32,
         reserved: u32,
     }
@@ -107,24 +108,25 @@ launch_params! {
 pub(super) const HEADER: Header =
     Header { name: "moe_align", includes: &["common.cuh"], structs: &[Params::DESCRIPTION] };
 
-/// The blocks that share the picks, the threads of a block, and the picks per thread (`turns`).
+/// The number of blocks that divide the picks, of threads of a block, and of picks per thread
+/// (`steps`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Team {
     blocks: u32,
     threads: u32,
-    turns: u32,
+    steps: u32,
 }
 
 impl Team {
-    /// A team of `blocks` blocks with the fewest turns that cover all picks.
+    /// A team of `blocks` blocks with the fewest steps that cover all picks.
     fn new(picks: usize, blocks: u32, threads: u32) -> Self {
-        let turns = picks.div_ceil((blocks * threads) as usize).max(1);
-        Team { blocks, threads, turns: turns.min(u32::MAX as usize) as u32 }
+        let steps = picks.div_ceil((blocks * threads) as usize).max(1);
+        Team { blocks, threads, steps: steps.min(u32::MAX as usize) as u32 }
     }
 
     /// Size of the dynamic shared memory of a block in bytes: the arrays of `Shared` in the kernel.
     fn shared(self, locals: u32) -> u32 {
-        let words = 4 * locals + 1 + 2 * self.turns.min(MAX_TURNS) * self.threads;
+        let words = 4 * locals + 1 + 2 * self.steps.min(MAX_STEPS) * self.threads;
         let counters = locals.next_multiple_of(2) + self.threads / 32 * locals;
         (4 * words + 2 * counters).next_multiple_of(4)
     }
@@ -135,8 +137,8 @@ impl Team {
 }
 
 enum Launches {
-    /// At most one pick per lane.
-    Few(Function),
+    /// Every warp ranks all picks, at most one pick per lane.
+    SingleWarp(Function),
     /// One launch of a single block or a single cluster.
     One(Function),
     /// Two launches, or three with `sum`.
@@ -161,15 +163,15 @@ unsafe impl Supports<MoeAlign> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<MoeAlign>>> {
         let (locals, picks) = (plan.params.local_experts, plan.picks());
         let limits = self.limits();
-        let wanted = if picks <= FEWER {
+        let wanted = if picks <= SMALL_PICKS {
             256
-        } else if picks <= MANY {
+        } else if picks <= MEDIUM_PICKS {
             512
         } else {
             1024
         };
         let fits = |&threads: &u32| {
-            let fullest = Team { blocks: 1, threads, turns: MAX_TURNS };
+            let fullest = Team { blocks: 1, threads, steps: MAX_STEPS };
             threads <= wanted && fullest.shared(locals as u32) <= limits.shared - FIXED_SHARED
         };
         let threads = THREADS.into_iter().find(fits).unwrap_or(THREADS[THREADS.len() - 1]);
@@ -178,32 +180,33 @@ unsafe impl Supports<MoeAlign> for Cuda {
             let (cuda, plan, layout) = (self.clone(), plan.clone(), layout.clone());
             Box::new(Prepared { cuda, plan, launches, team, layout })
         };
-        if picks <= FEW {
-            let blocks = plan.capacity.div_ceil(FEW_PLACES).max(locals.div_ceil(FEW_EXPERTS));
+        if picks <= WARP_PICKS {
+            let blocks = plan.capacity.div_ceil(WARP_PLACES).max(locals.div_ceil(WARP_EXPERTS));
             let blocks = blocks.clamp(1, limits.multiprocessors as usize) as u32;
-            let few = self.function(&KERNELS, "moe_align_few")?;
-            return Ok(prepared(Launches::Few(few), Team::new(picks, blocks, FEW_THREADS)));
+            let function = self.function(&KERNELS, "moe_align_single_warp")?;
+            let team = Team::new(picks, blocks, WARP_THREADS);
+            return Ok(prepared(Launches::SingleWarp(function), team));
         }
         if picks <= ONE_PICKS {
             let one = self.function(&KERNELS, "moe_align_one")?;
             let wanted = picks.div_ceil(PICKS).max(plan.capacity.div_ceil(PLACES)).max(1);
             let wanted = wanted.next_power_of_two().min(16) as u32;
-            let fullest = Team { blocks: wanted, threads, turns: MAX_TURNS }.shape(locals as u32);
+            let fullest = Team { blocks: wanted, threads, steps: MAX_STEPS }.shape(locals as u32);
             let team = Team::new(picks, self.cluster_at_most(&one, fullest, wanted)?, threads);
-            if team.turns <= MAX_TURNS {
+            if team.steps <= MAX_STEPS {
                 return Ok(prepared(Launches::One(one), team));
             }
         }
         let spread = Team::new(picks, limits.multiprocessors, threads);
-        let turns = spread.turns.min(MAX_TURNS);
-        let blocks = picks.div_ceil((threads * turns) as usize) as u32;
+        let steps = spread.steps.min(MAX_STEPS);
+        let blocks = picks.div_ceil((threads * steps) as usize) as u32;
         let sums = blocks as usize * pairs(locals) > MAX_PAIRS;
         let launches = Launches::Several {
             count: self.function(&KERNELS, "moe_align_count")?,
             sum: sums.then(|| self.function(&KERNELS, "moe_align_sum")).transpose()?,
             place: self.function(&KERNELS, "moe_align_place")?,
         };
-        Ok(prepared(launches, Team { blocks, threads, turns }))
+        Ok(prepared(launches, Team { blocks, threads, steps }))
     }
 }
 
@@ -211,7 +214,7 @@ unsafe impl Supports<MoeAlign> for Cuda {
 unsafe impl Kernel<MoeAlign> for Prepared {
     fn workspace_size(&self) -> usize {
         match self.launches {
-            Launches::Few(_) | Launches::One(_) => 0,
+            Launches::SingleWarp(_) | Launches::One(_) => 0,
             Launches::Several { sum: None, .. } => {
                 self.team.blocks as usize * pairs(self.plan.params.local_experts) * 4
             }
@@ -249,7 +252,7 @@ unsafe impl Kernel<MoeAlign> for Prepared {
             locals,
             block_size: plan.params.block_size as u32,
             capacity: plan.capacity as u32,
-            turns: team.turns,
+            steps: team.steps,
             blocks: team.blocks,
             pairs: match self.launches {
                 Launches::Several { sum: None, .. } => pairs(locals as usize) as u32,
@@ -268,8 +271,8 @@ unsafe impl Kernel<MoeAlign> for Prepared {
         // data, with the plan's sizes before using it as an index.
         cuda.enqueue(stream, |queue| unsafe {
             match &self.launches {
-                Launches::Few(few) => {
-                    queue.launch(few, Shape::new(team.blocks, team.threads), &params)?;
+                Launches::SingleWarp(function) => {
+                    queue.launch(function, Shape::new(team.blocks, team.threads), &params)?;
                 }
                 Launches::One(one) => queue.launch(one, shape.cluster(team.blocks), &params)?,
                 Launches::Several { count, sum: Some(sum), place } => {
@@ -296,9 +299,9 @@ mod tests {
 
     #[test]
     fn the_smallest_memory_holds_a_team_for_any_number_of_experts() {
-        let smallest = Team { blocks: 1, threads: THREADS[THREADS.len() - 1], turns: MAX_TURNS };
+        let smallest = Team { blocks: 1, threads: THREADS[THREADS.len() - 1], steps: MAX_STEPS };
         assert!(smallest.shared(4096) + FIXED_SHARED <= 99 * 1024);
-        assert_eq!(Team::new(0, 1, 1024).turns, 1);
-        assert_eq!(Team::new(131_072, 16, 1024).turns, 8);
+        assert_eq!(Team::new(0, 1, 1024).steps, 1);
+        assert_eq!(Team::new(131_072, 16, 1024).steps, 8);
     }
 }

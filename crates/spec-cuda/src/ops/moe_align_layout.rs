@@ -17,35 +17,36 @@ static KERNELS: Archive = archive!("moe_align_layout");
 const THREADS: u32 = 256;
 
 launch_params! {
-    /// What the kernel of `moe_align` takes that says more of the layout.
+    /// The parameters of the kernel `moe_align_layout`.
     struct Params {
-        /// Picks by local expert, [capacity]; the number of picks stands for none.
+        /// The picks, sorted by local expert, [capacity]; the number of picks stands for no pick.
         sorted: u64 as "const u32*",
         /// The local expert of each block of `sorted`, [blocks], -1 for none.
         block_experts: u64 as "const u32*",
-        /// Picks of each local expert, [locals].
+        /// The number of picks of each local expert, [locals].
         counts: u64 as "const u32*",
-        /// Where the run of each local expert starts in `sorted`, and the end, [locals + 1].
+        /// The start of each local expert's run in `sorted`, and the end of the last run, [locals +
+        /// 1].
         offsets: u64 as "const u32*",
-        /// The end of the runs, one number.
+        /// The end of the last run, one number.
         num_padded: u64 as "const u32*",
         /// The token of each place, [capacity], -1 for none; or null.
         tokens: u64 as "i32*",
-        /// Where the picks of each block end, [blocks], 0 behind the last; or null.
+        /// The end of the picks in each block, [blocks], 0 after the last run; or null.
         limits: u64 as "i32*",
-        /// Blocks that belong to a run, one number; or null.
+        /// The number of blocks that belong to a run, one number; or null.
         num_blocks: u64 as "u32*",
-        /// Picks of all tokens.
+        /// The number of picks of all tokens.
         picks: u32,
-        /// Picks of a token.
+        /// The number of picks of a token.
         k: u32,
-        /// Local experts.
+        /// The number of local experts.
         locals: u32,
-        /// Places of a block.
+        /// The number of places of a block.
         block_size: u32,
-        /// Places of `sorted`.
+        /// The number of places of `sorted`.
         capacity: u32,
-        /// Blocks of `sorted`.
+        /// The number of blocks of `sorted`.
         blocks: u32,
     }
 }

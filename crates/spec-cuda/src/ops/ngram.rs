@@ -29,8 +29,8 @@ const MAX_TEAM: usize = 256;
 pub(super) const SLOT: usize = 16;
 
 launch_params! {
-    /// What the kernels of `ngram_match` and `hybrid_mtp_ngram` take. An argument that an operator
-    /// does not have is null.
+    /// The parameters of the kernels of `ngram_match` and `hybrid_mtp_ngram`. An argument that an
+    /// operator does not have is null.
     struct Params {
         /// Prompts, [batch, input_cols] tokens of the kernel's type.
         input_ids: Rows as "Rows<const void>",
@@ -38,10 +38,9 @@ launch_params! {
         generated: Rows as "Rows<const void>",
         /// Drafts, [batch, draft_cols] of the same type.
         draft_tokens: Rows as "Rows<void>",
-        /// Tokens of each prompt, [batch].
+        /// The number of tokens of each prompt, [batch].
         prompt_lens: Integers,
-        /// Where the generated tokens of each request start in its row, in tokens, [batch]; null:
-        /// at 0.
+        /// The index of the first generated token of each request in its row, [batch]; null: 0.
         starts: Integers,
         /// The index of each request's last generated token, counted from its start, [batch].
         steps: Integers,
@@ -49,7 +48,7 @@ launch_params! {
         max_dec: Integers,
         /// The largest number of drafts that each request wants, [batch].
         draft_token_num: u64 as "const i32*",
-        /// `seq_lens_this_time`: tokens of each request in this step, [batch].
+        /// `seq_lens_this_time`: the number of tokens of each request in this step, [batch].
         this_time: u64 as "i32*",
         /// `seq_lens_encoder`, [batch].
         encoder: u64 as "const i32*",
@@ -58,26 +57,26 @@ launch_params! {
         /// One word of flags, or null.
         flags: u64 as "u32*",
         /// Slots of two words: one for each block of the first request's team, then of the second
-        /// request's, and so on. A cluster has one slot.
+        /// request's team, and so on. A cluster has one slot.
         slots: u64 as "u64*",
         /// The number of the launch, which no other launch has.
         number: u64,
-        /// Tokens of a row of `input_ids`.
+        /// The number of columns of `input_ids`.
         input_cols: u32,
-        /// Tokens of a row of `generated`.
+        /// The number of columns of `generated`.
         generated_cols: u32,
-        /// Tokens of a row of `draft_tokens`.
+        /// The number of columns of `draft_tokens`.
         draft_cols: u32,
-        /// Requests.
+        /// The number of requests.
         batch: u32,
         /// A team has 2^block_bits blocks: a cluster, or the blocks along gridDim.y.
         block_bits: u32,
         /// A team has 2^warp_bits warps in each of its blocks.
         warp_bits: u32,
         reserved: u32,
-        /// Tokens of the longest pattern.
+        /// The number of tokens of the longest pattern.
         max_ngram: u32,
-        /// Tokens of the shortest pattern.
+        /// The number of tokens of the shortest pattern.
         min_ngram: u32,
         /// The largest number of drafts of a request, an option of the operator.
         max_draft_tokens: i32,
@@ -121,8 +120,8 @@ impl Team {
         let chunks = (bytes / CHUNK_BYTES).max(1);
         // 16 warps per multiprocessor keep memory busy. More warps would read more
         // tokens in vain before a match is known.
-        let share = (16 * sms as usize / requests.max(1)).max(1);
-        let warps = share.min(chunks.next_power_of_two()).min(MAX_TEAM).ilog2();
+        let warps = (16 * sms as usize / requests.max(1)).max(1);
+        let warps = warps.min(chunks.next_power_of_two()).min(MAX_TEAM).ilog2();
         let warp_bits = warps.min(WARPS.ilog2());
         Team { block_bits: warps - warp_bits, warp_bits, warps: WARPS, clustered: false }
     }
@@ -152,17 +151,17 @@ impl Team {
     /// A cluster has at most `max_blocks` blocks; `max_blocks` is at least 2.
     fn within_cluster(requests: usize, bytes: usize, sms: u32, max_blocks: u32) -> Self {
         let chunks = (bytes / CHUNK_BYTES).max(1);
-        let share = |warps: usize| (warps * sms as usize / requests.max(1)).max(1);
+        let per_request = |warps: usize| (warps * sms as usize / requests.max(1)).max(1);
         // The fixed work of a warp takes as long as reading a few chunks, so few warps are
         // best for short rows. For long rows more warps keep memory busy.
         let useful = chunks.next_power_of_two().min((chunks / 3).max(8));
-        let busy = match chunks / share(8) {
+        let busy = match chunks / per_request(8) {
             0..=16 => 8,
             17..=64 => 16,
             _ => 32,
         };
         let max_blocks = max_blocks.min(MAX_CLUSTER);
-        let warps = share(busy).min(useful).min((max_blocks * WARPS) as usize).ilog2();
+        let warps = per_request(busy).min(useful).min((max_blocks * WARPS) as usize).ilog2();
         let block_bits = match warps {
             0..=3 => 0,
             4 if requests > sms as usize / 2 => 0,

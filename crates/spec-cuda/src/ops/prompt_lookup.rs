@@ -18,49 +18,49 @@ static KERNELS: Archive = archive!("prompt_lookup");
 const TICKET: usize = 8;
 
 launch_params! {
-    /// What the kernels of `prompt_lookup` take.
+    /// The parameters of the kernels of `prompt_lookup`.
     struct Params {
         /// Texts, [texts, cols] tokens of the kernel's type.
         tokens: Rows as "Rows<const void>",
         /// Drafts, [batch, max_draft] of the same type, or i64 if `wide`.
         drafts: Rows as "Rows<void>",
-        /// Tokens of each text, [texts].
+        /// The number of tokens of each text, [texts].
         lengths: Integers,
         /// The text of each request, [batch], or null.
         requests: Integers,
-        /// The most drafts of each request, [batch], or null.
+        /// The largest number of drafts of each request, [batch], or null.
         max_drafts: u64 as "const i32*",
-        /// Drafts of each request, [batch].
+        /// The number of drafts of each request, [batch].
         counts: u64 as "i32*",
         /// One word of flags, or null.
         flags: u64 as "u32*",
-        /// Two words a slot: a slot for each block of the first request, then of the second, and so
-        /// on; only of teams of several blocks.
+        /// Slots of two words: one for each block of the first request's team, then of the second
+        /// request's team, and so on; only for teams of several blocks.
         slots: u64 as "u64*",
-        /// A word for each request that counts the blocks that are done, [batch]; only of teams of
-        /// several blocks.
+        /// A word for each request that counts the blocks that have finished, [batch]; only for
+        /// teams of several blocks.
         tickets: u64 as "u64*",
         /// The number of the launch, which no other launch has.
         number: u64,
-        /// Tokens of a row of `tokens`.
+        /// The number of columns of `tokens`.
         cols: u32,
-        /// The most drafts of a request.
+        /// The largest number of drafts of a request.
         max_draft: u32,
-        /// Requests.
+        /// The number of requests.
         batch: u32,
-        /// Rows of `tokens`.
+        /// The number of rows of `tokens`.
         texts: u32,
-        /// Blocks of a team, as a power of two: grid.y.
+        /// The base-2 logarithm of the number of blocks of a team: grid.y.
         block_bits: u32,
-        /// Warps of a team in each of its blocks, as a power of two.
+        /// The base-2 logarithm of the number of warps of a team in each of its blocks.
         warp_bits: u32,
-        /// Tokens of the longest pattern.
+        /// The number of tokens of the longest pattern.
         max_ngram: u32,
-        /// Tokens of the shortest pattern.
+        /// The number of tokens of the shortest pattern.
         min_ngram: u32,
         /// 1 if drafts of the kernel for i32 are i64, else 0.
         wide: u32,
-        /// 1 if a text's last token stands behind its drafts, 0 for -1.
+        /// 1 if the text's last token is written after the drafts, 0 if -1 is.
         pad_with_last: u32,
         reserved: u32,
     }

@@ -1,4 +1,5 @@
-//! How many blocks own a row in the kernels whose tokens race: `kernels/race.cuh`, `kernels/race_lead.cuh`.
+//! The number of blocks of a row in the kernels whose tokens race: `kernels/race.cuh`,
+//! `kernels/race_leader_block.cuh`.
 
 use spec_core::Result;
 
@@ -10,7 +11,7 @@ pub(super) const THREADS: u32 = 512;
 /// Blocks of a long row where there are at least as many rows as multiprocessors.
 const SHARING: u32 = 4;
 
-/// Bytes of a long row: between the 250 and the 501 KiB of the table at [`blocks_for_lead`].
+/// Bytes of a long row: between the 250 and the 501 KiB of the table at [`blocks_for_leader`].
 const LONG_ROW: usize = 384 << 10;
 
 /// Tokens of a block where a row's blocks stay and rows wait for others: see [`blocks_that_stay`].
@@ -59,11 +60,11 @@ pub(super) fn blocks_for(rows: usize, at_once: impl Fn(u32) -> Result<u32>) -> R
 /// |       64 | 1: 31.0, 2: 30.8, 4: 33.5            |
 /// |      256 | 1: 100.9, 2: 101.9, 4: 101.2, 8: 135 |
 ///
-/// With a `blocks_for_lead` that returns a number at once, `spec-bench sample_logits --device cuda:0
+/// With a `blocks_for_leader` that returns a number at once, `spec-bench sample_logits --device cuda:0
 /// --shape rows=256,vocab=128256,filter=plain,dtype=bf16` times this number of blocks for rows of
 /// 250 KiB, and `spec-bench rejection_sample --device cuda:0 --shape
 /// batch=8,drafts=8,vocab=128256,recovery=sample` times it for recovered tokens.
-pub(super) fn blocks_for_lead(
+pub(super) fn blocks_for_leader(
     rows: usize,
     bytes: usize,
     multiprocessors: u32,
@@ -81,7 +82,7 @@ pub(super) fn blocks_for_lead(
 
 /// How many blocks own a row in a kernel whose blocks all stay until the row ends, as in the kernel
 /// that writes the probabilities of plain rows. `at_once` is that of [`blocks_for`], and `sharing`
-/// that of [`blocks_for_lead`].
+/// that of [`blocks_for_leader`].
 ///
 /// While all rows can run at once, a row has as many blocks as let them: any number of 3 to 8, or
 /// [`MAX_CLUSTER`] if no two blocks need to share a multiprocessor. Where rows have to wait for
@@ -146,24 +147,24 @@ mod tests {
     fn blocks_share_long_rows_where_every_multiprocessor_has_one() {
         let long = 128_256 * 4;
         for bytes in [32_000 * 4, 128_256 * 2, long] {
-            let many = if bytes == long { 4 } else { 1 };
-            let few = [(0, 16), (7, 16), (8, 8), (32, 4), (64, 2), (131, 2)];
+            let busy = if bytes == long { 4 } else { 1 };
+            let fewer_rows = [(0, 16), (7, 16), (8, 8), (32, 4), (64, 2), (131, 2)];
             for (rows, expected) in
-                few.into_iter().chain([(132, many), (300, many), (1 << 20, many)])
+                fewer_rows.into_iter().chain([(132, busy), (300, busy), (1 << 20, busy)])
             {
-                let blocks = blocks_for_lead(rows, bytes, 132, 2, h100).unwrap();
+                let blocks = blocks_for_leader(rows, bytes, 132, 2, h100).unwrap();
                 assert_eq!(blocks, expected, "{rows} rows of {bytes} bytes");
             }
         }
         // With one block a multiprocessor.
         let alone = |blocks: u32| Ok([66, 30, 15, 7][blocks.ilog2() as usize - 1]);
         for (rows, expected) in [(7, 16), (8, 8), (24, 4), (32, 2), (64, 2), (100, 1), (256, 4)] {
-            let blocks = blocks_for_lead(rows, long, 132, 1, alone).unwrap();
+            let blocks = blocks_for_leader(rows, long, 132, 1, alone).unwrap();
             assert_eq!(blocks, expected, "{rows} rows");
         }
         let small = |blocks: u32| Ok(if blocks == 2 { 8 } else { 0 });
-        assert_eq!(blocks_for_lead(1000, long, 16, 2, small).unwrap(), 2);
-        assert_eq!(blocks_for_lead(1000, long, 16, 2, |_| Ok(0)).unwrap(), 1);
+        assert_eq!(blocks_for_leader(1000, long, 16, 2, small).unwrap(), 2);
+        assert_eq!(blocks_for_leader(1000, long, 16, 2, |_| Ok(0)).unwrap(), 1);
     }
 
     #[test]

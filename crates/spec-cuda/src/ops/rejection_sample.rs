@@ -8,10 +8,10 @@ use spec_core::{
     DType, Error, Kernel, Result, Status, Stream, Supports, Vector, ViewMut, launch_params,
 };
 
-use super::race::{self, blocks_for_lead};
+use super::race::{self, blocks_for_leader};
 use crate::Cuda;
 use crate::archive::{Archive, archive};
-use crate::args::{IntegerRows, Integers, Rows, Truths};
+use crate::args::{Bools, IntegerRows, Integers, Rows};
 use crate::launch::{Function, Shape};
 
 static KERNELS: Archive = archive!("rejection_sample");
@@ -27,40 +27,44 @@ launch_params! {
         draft_ids: Integers,
         /// Bonus tokens, [requests].
         bonus_ids: Integers,
-        /// Where the drafts of each request end, in tokens, [leading + requests].
+        /// The end of each request's drafts, in tokens, [leading + requests].
         offsets: Integers,
-        /// A number from 0 to below 1 for each draft, [tokens]; null: they are drawn.
+        /// A uniform random number in [0, 1) for each draft, [tokens]; null: the kernel draws the
+        /// numbers.
         uniform: u64 as "const float*",
-        /// Seeds, [requests]; null where nothing is drawn.
+        /// Seeds, [requests]; null if no random number is drawn.
         seeds: u64 as "const u64*",
-        /// The position of each request's first draft in its text, in tokens, [requests]; null where
-        /// nothing is drawn.
+        /// The position of each request's first draft in its text, in tokens, [requests]; null if
+        /// no random number is drawn.
         positions: Integers,
-        /// Which requests follow the target's argmax, [requests]; null but in mixed batches.
-        greedy: Truths,
-        /// Tokens that each request emits, then -1, [requests, max_spec_len + 1].
+        /// Whether each request follows the target's argmax, [requests]; null except in mixed
+        /// batches.
+        greedy: Bools,
+        /// The tokens that each request emits, followed by -1, [requests, max_spec_len + 1].
         output: IntegerRows,
-        /// How many tokens each request emits, [requests].
+        /// The number of tokens that each request emits, [requests].
         emitted: u64 as "i32*",
-        /// Accepted drafts of each request, [requests].
+        /// The number of accepted drafts of each request, [requests].
         accepted: u64 as "i32*",
-        /// Recovered tokens of each request, 0 or 1, [requests].
+        /// The number of recovered tokens of each request, 0 or 1, [requests].
         recovered: u64 as "i32*",
-        /// Bonus tokens of each request, 0 or 1, [requests].
+        /// The number of bonus tokens of each request, 0 or 1, [requests].
         bonus: u64 as "i32*",
         /// One word of flags, or null.
         flags: u64 as "u32*",
-        /// Draft tokens of all requests.
+        /// The number of draft tokens of all requests.
         tokens: u64,
-        /// Tokens of the vocabulary.
+        /// The number of tokens in the vocabulary.
         vocab: u32,
-        /// The most drafts of a request.
+        /// The largest number of drafts of a request.
         max_spec_len: u32,
-        /// Rows of a greedy walk that are read before it is known whether the walk gets there.
+        /// Rows of a greedy request that are read before it is known whether their drafts are
+        /// reached.
         rows_ahead: u32,
-        /// 1 where `offsets` begins with a 0, else 0.
+        /// 1 if `offsets` begins with a 0, else 0.
         leading: u32,
-        /// How many drafts a request has if all requests have as many; 0 if they cannot.
+        /// The number of drafts of every request if all requests have equally many; 0 if they
+        /// cannot.
         usual_drafts: u32,
     }
 }
@@ -150,7 +154,8 @@ impl Team {
     ) -> Result<Self> {
         // The rejected token's row has a target and a draft.
         let bytes = 2 * plan.vocab() * plan.target.dtype.size();
-        let blocks = blocks_for_lead(plan.batch, bytes, multiprocessors, RACING_SHARING, at_once)?;
+        let blocks =
+            blocks_for_leader(plan.batch, bytes, multiprocessors, RACING_SHARING, at_once)?;
         Ok(Team { blocks, threads: race::THREADS })
     }
 
@@ -245,7 +250,7 @@ unsafe impl Kernel<RejectionSample> for Prepared {
             uniform: cuda.pointer(buffers.uniform_samples)?,
             seeds: cuda.pointer(buffers.seeds)?,
             positions: cuda.integers(buffers.positions, dtype_of(plan.positions))?,
-            greedy: cuda.truths(buffers.greedy, dtype_of(plan.greedy))?,
+            greedy: cuda.bools(buffers.greedy, dtype_of(plan.greedy))?,
             output: cuda.integer_rows(buffers.output_token_ids, &plan.output)?,
             emitted: cuda.pointer(buffers.num_accepted)?,
             accepted: cuda.pointer(buffers.accepted_counts)?,

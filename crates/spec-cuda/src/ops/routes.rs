@@ -95,7 +95,7 @@ fn an_h100_takes_the_kernels_that_were_tuned_for_it() {
         ),
         (
             router(&preset::MIXTRAL, DType::F32, 64),
-            "topk_router_any_f32 (16 blocks of 128 threads)",
+            "topk_router_general_f32 (16 blocks of 128 threads)",
         ),
         (sample(1, &|t| t), "sample_logits_plain_f32 (16 blocks of 512 threads in clusters of 16)"),
         (
@@ -121,7 +121,7 @@ fn an_h100_takes_the_kernels_that_were_tuned_for_it() {
         ),
         (
             sample(256, &|t| t.logprobs(TensorDesc::new(DType::F32, [256]))),
-            "sample_logits_told_f32 (1024 blocks of 512 threads in clusters of 4)",
+            "sample_logits_draw_report_f32 (1024 blocks of 512 threads in clusters of 4)",
         ),
         (
             topk(1, 8192, 2048),
@@ -171,8 +171,8 @@ fn an_h100_takes_the_kernels_that_were_tuned_for_it() {
              unique_counts (8192 blocks of 512 threads)",
         ),
         (deduplicate(64, 2048), "deduplicate_topk_2 (64 blocks of 1024 threads)"),
-        (deduplicate(64, 1 << 15), "deduplicate_topk_any (64 blocks of 1024 threads)"),
-        (align(1), "moe_align_few (16 blocks of 256 threads)"),
+        (deduplicate(64, 1 << 15), "deduplicate_topk_general (64 blocks of 1024 threads)"),
+        (align(1), "moe_align_single_warp (16 blocks of 256 threads)"),
         (align(64), "moe_align_one (2 blocks of 256 threads in clusters of 2)"),
         (
             align(1 << 16),

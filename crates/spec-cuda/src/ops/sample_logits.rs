@@ -1,13 +1,13 @@
-//! Host side of `kernels/sample_logits.cu`, and of `sample_logits_plain.cu`, `sample_logits_told.cu` and
-//! `sample_logits_probs.cu` for rows that no filter cuts; `sample_logits_report.cu` reports what the
-//! kernel that draws does not.
+//! Host side of `kernels/sample_logits.cu`, and, for rows that no filter cuts, of
+//! `sample_logits_plain.cu`, `sample_logits_draw_report.cu` and `sample_logits_probs.cu`;
+//! `sample_logits_report.cu` reports what the kernel that draws does not report.
 //!
 //! A cluster of blocks reads a row once, and most often a single block ends it, by the largest
-//! logit of each group of 64 tokens (`race_lead.cuh`, `sample_logits_lead.cuh`). Like FlashInfer
-//! (Ye et al., 2025), a row with top-p alone draws tokens before it knows which are kept, and asks
-//! whether top-p keeps them (`sample_logits_nucleus.cuh`). What neither way ends is selected by
-//! RadixSelect (Alabi et al., 2012), which here adds up integer weights in addition to counting
-//! keys. So a single search finds where top-k and top-p cut a row.
+//! logit of each group of 64 tokens (`race_leader_block.cuh`, `sample_logits_leader_block.cuh`).
+//! Like FlashInfer (Ye et al., 2025), a row with top-p alone draws tokens before it is known which
+//! tokens top-p keeps, and then tests whether top-p keeps them (`sample_logits_nucleus.cuh`). A row
+//! that neither way ends is cut by RadixSelect (Alabi et al., 2012), which here adds up integer
+//! weights in addition to counting keys. So a single search finds where top-k and top-p cut a row.
 
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
@@ -18,7 +18,7 @@ use spec_core::{
     DType, Error, Kernel, Matrix, Result, Status, Stream, Supports, ViewMut, launch_params,
 };
 
-use super::race::{THREADS, blocks_for, blocks_for_lead, blocks_that_stay};
+use super::race::{THREADS, blocks_for, blocks_for_leader, blocks_that_stay};
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{IntegerRows, Integers, Rows};
@@ -26,12 +26,13 @@ use crate::launch::{Function, Shape};
 
 static PLAIN: Archive = archive!("sample_logits_plain");
 static PROBS: Archive = archive!("sample_logits_probs");
-static TOLD: Archive = archive!("sample_logits_told");
+static DRAW_REPORT: Archive = archive!("sample_logits_draw_report");
 static GENERAL: Archive = archive!("sample_logits");
 static REPORT: Archive = archive!("sample_logits_report");
 
 launch_params! {
-    /// What the kernels of `sample_logits` take. `T` is the type of the logits.
+    /// The parameters of the kernels of `sample_logits` that draw tokens. `T` is the type of the
+    /// logits.
     struct Params<T> {
         /// Logits, [rows, vocab].
         logits: Rows as "Rows<const T>",
@@ -41,61 +42,64 @@ launch_params! {
         temperature: u64 as "const float*",
         /// Seeds, [requests].
         seeds: u64 as "const u64*",
-        /// How many tokens top-k keeps, [requests]; 0 and below, or null: all.
+        /// The number of tokens that top-k keeps, [requests]; 0 and below, or null: all tokens.
         top_k: u64 as "const i32*",
-        /// Which share of the probability top-p keeps, [requests]; 1 and above, or null: all.
+        /// The share of the probability that top-p keeps, [requests]; 1 and above, or null: all of
+        /// it.
         top_p: u64 as "const float*",
-        /// The least weight that min-p keeps, as a share of the largest, [requests]; 0 and below, or
-        /// null: all.
+        /// The least weight that min-p keeps, as a share of the row's largest weight, [requests]; 0
+        /// and below, or null: all tokens are kept.
         min_p: u64 as "const float*",
-        /// The request of each row, [rows], -1 for padding; null: each row is a request.
+        /// The request of each row, [rows], -1 for padding; null: row i belongs to request i.
         of_rows: Integers,
-        /// A bit for each token that is allowed, [rows, ceil(vocab / 32)]; null: all are.
+        /// One bit for each token, 1 if it is allowed, [rows, ceil(vocab / 32)]; null: all are
+        /// allowed.
         mask: Rows as "Rows<const u32>",
-        /// The tokens of each row in the order in which they finish, [rows, draws].
+        /// The tokens that each row draws, in the order in which they finish, [rows, draws].
         tokens: IntegerRows,
-        /// Probabilities that the tokens were drawn from, [rows, vocab], or null.
+        /// The distribution that the tokens were drawn from, [rows, vocab], or null.
         probs: Rows as "Rows<float>",
-        /// The logarithm of each token's share of them, [rows, draws], or null.
+        /// The logarithm of the probability with which each token was drawn, [rows, draws], or
+        /// null.
         processed_logprobs: Rows as "Rows<float>",
         /// One word of flags, or null.
         flags: u64 as "u32*",
-        /// The flags of each row, [rows], which are 0 before the launch; or null.
+        /// The flags of each row, [rows], zeroed before the launch; or null.
         row_flags: u64 as "u32*",
-        /// Requests.
+        /// The number of requests.
         requests: u64,
-        /// Tokens of the vocabulary.
+        /// The number of tokens in the vocabulary.
         vocab: u32,
-        /// Tokens that a row draws.
+        /// The number of tokens that a row draws.
         draws: u32,
-        /// 1 where min-p filters before top-k and top-p, else 0.
+        /// 1 if min-p filters before top-k and top-p, else 0.
         min_p_first: u32,
         reserved: u32,
     }
 }
 
 launch_params! {
-    /// What the kernels take that report of the tokens drawn. `T` is the type of the logits.
+    /// The parameters of the kernels that report the drawn tokens. `T` is the type of the logits.
     struct Report<T> {
         /// Logits, [rows, vocab].
         logits: Rows as "Rows<const T>",
-        /// The tokens of each row, [rows, draws], -1 for none.
+        /// The drawn tokens of each row, [rows, draws], -1 for no token.
         tokens: IntegerRows,
-        /// The request of each row, [rows], -1 for padding; null: each row is a request.
+        /// The request of each row, [rows], -1 for padding; null: row i belongs to request i.
         of_rows: Integers,
         /// The log-probability of each token, [rows, draws], or null.
         logprobs: Rows as "Rows<float>",
-        /// How many logits are as large as each token's, [rows, draws], or null.
+        /// The rank of each token: the number of logits at least as large, [rows, draws], or null.
         ranks: Rows as "Rows<i32>",
-        /// The likeliest tokens, [rows, top], or null.
+        /// The most likely tokens of each row, [rows, top], or null.
         top_tokens: Rows as "Rows<i32>",
-        /// Their log-probabilities, [rows, top], or null.
+        /// The log-probabilities of `top_tokens`, [rows, top], or null.
         top_logprobs: Rows as "Rows<float>",
-        /// Tokens of the vocabulary.
+        /// The number of tokens in the vocabulary.
         vocab: u32,
-        /// Tokens that a row draws.
+        /// The number of tokens that a row draws.
         draws: u32,
-        /// How many of the likeliest tokens are reported.
+        /// The number of most likely tokens to report for each row.
         top: u32,
         reserved: u32,
     }
@@ -119,11 +123,12 @@ impl Field for Report {
 }
 
 launch_params! {
-    /// What the kernels take that draw tokens and report of them. `T` is the type of the logits.
-    struct Told<T> {
-        /// How tokens are drawn.
+    /// The parameters of the kernels that draw tokens and report them. `T` is the type of the
+    /// logits.
+    struct DrawAndReport<T> {
+        /// The parameters for drawing.
         drawing: Params,
-        /// What is reported of them.
+        /// The parameters for the report.
         report: Report,
     }
 }
@@ -132,19 +137,20 @@ launch_params! {
 pub(super) const HEADER: Header = Header {
     name: "sample_logits",
     includes: &["ids.cuh"],
-    structs: &[Params::DESCRIPTION, Report::DESCRIPTION, Told::DESCRIPTION],
+    structs: &[Params::DESCRIPTION, Report::DESCRIPTION, DrawAndReport::DESCRIPTION],
 };
 
 /// Tokens of the largest vocabulary that a kernel takes whose rows no filter cuts: those of
-/// `RaceLead::MAX_GROUPS` groups.
+/// `LeaderRace::MAX_GROUPS` groups.
 const MAX_PLAIN: usize = 4096 * 64;
 
-/// The most tokens that a row draws in `kernels/sample_logits_told.cu`, `RaceOrder::MAX_WANTED`.
-const MAX_TOLD: usize = 16;
+/// The largest number of tokens that a row draws in `kernels/sample_logits_draw_report.cu`:
+/// `RaceOrder::MAX_WANTED`.
+const MAX_DRAWS: usize = 16;
 
-/// Blocks that fit a multiprocessor, of the kernels in which one block ends a row: those that
-/// `SAMPLER` asks for in `kernels/sample_logits_plain.cu` and `sample_logits_probs.cu`, `TELLER` in
-/// `kernels/sample_logits_told.cu`, `REPORTER` in `kernels/sample_logits_report.cu`.
+/// Blocks that fit a multiprocessor, of the kernels in which one block ends a row: the number given
+/// to `SAMPLER` in `kernels/sample_logits_plain.cu` and `sample_logits_probs.cu`, to `DRAW_REPORTER`
+/// in `kernels/sample_logits_draw_report.cu` and to `REPORTER` in `kernels/sample_logits_report.cu`.
 const SHARING: u32 = 2;
 
 /// A kernel in whose launch each cluster owns one row.
@@ -159,8 +165,8 @@ enum Kind {
     /// Draws one token from all that the mask allows, or takes the likeliest.
     Plain,
     /// Draws several tokens of a row without a mask, or adds up the weights of a row, and takes
-    /// [`Told`]. Where it `reports`, it takes the place of the kernel that reports, too.
-    Told { reports: bool },
+    /// [`DrawAndReport`]. Where it `reports`, it takes the place of the kernel that reports, too.
+    DrawReport { reports: bool },
     /// Draws one token of a row of f32 without a mask, or takes the likeliest, and writes the
     /// probabilities of all tokens.
     Probs,
@@ -188,10 +194,10 @@ impl Kind {
             u32::from(weighs) + u32::from(plan.logprobs.is_some() || plan.top_logprobs.is_some());
         let reports = plan.reports() && uncached && sums <= 1;
         let one = plan.draws() == 1 && !weighs;
-        let told = plan.mask.is_none() && plan.draws() <= MAX_TOLD;
-        match (told, one) {
-            (true, false) => Kind::Told { reports },
-            (true, true) if reports => Kind::Told { reports },
+        let draw_report = plan.mask.is_none() && plan.draws() <= MAX_DRAWS;
+        match (draw_report, one) {
+            (true, false) => Kind::DrawReport { reports },
+            (true, true) if reports => Kind::DrawReport { reports },
             (_, true) => Kind::Plain,
             (false, false) => Kind::General,
         }
@@ -258,19 +264,23 @@ impl Prepared {
         let dtype = plan.logits.dtype.name();
         let rows = plan.rows();
         let bytes = plan.vocab() * plan.logits.dtype.size();
-        let lead = |at_once: &dyn Fn(u32) -> Result<u32>| {
-            blocks_for_lead(rows, bytes, cuda.limits().multiprocessors, SHARING, at_once)
+        let leader_blocks = |at_once: &dyn Fn(u32) -> Result<u32>| {
+            blocks_for_leader(rows, bytes, cuda.limits().multiprocessors, SHARING, at_once)
         };
         let kind = Kind::new(plan, rows.saturating_mul(bytes) > cuda.limits().l2 as usize);
         let draw = match kind {
             Kind::Plain => {
                 let masked = if plan.mask.is_some() { "masked_" } else { "" };
                 let name = format!("sample_logits_plain_{masked}{dtype}");
-                ByRow::new(cuda, &PLAIN, &name, rows, lead)
+                ByRow::new(cuda, &PLAIN, &name, rows, leader_blocks)
             }
-            Kind::Told { .. } => {
-                ByRow::new(cuda, &TOLD, &format!("sample_logits_told_{dtype}"), rows, lead)
-            }
+            Kind::DrawReport { .. } => ByRow::new(
+                cuda,
+                &DRAW_REPORT,
+                &format!("sample_logits_draw_report_{dtype}"),
+                rows,
+                leader_blocks,
+            ),
             Kind::Probs => {
                 let shared = |function: &Function| {
                     shared_for_probs(plan.vocab(), function.dynamic, cuda.limits().shared)
@@ -289,9 +299,9 @@ impl Prepared {
                 ByRow::new(cuda, &GENERAL, &name, rows, |at_once| blocks_for(rows, at_once))
             }
         };
-        let apart = plan.reports() && kind != Kind::Told { reports: true };
+        let separate = plan.reports() && kind != Kind::DrawReport { reports: true };
         let name = format!("sample_logits_report_{dtype}");
-        let report = apart.then(|| ByRow::new(cuda, &REPORT, &name, rows, lead));
+        let report = separate.then(|| ByRow::new(cuda, &REPORT, &name, rows, leader_blocks));
         Ok(Prepared {
             cuda: cuda.clone(),
             plan: plan.clone(),
@@ -370,18 +380,18 @@ unsafe impl Kernel<SampleLogits> for Prepared {
             min_p_first: u32::from(plan.params.min_p_first),
             reserved: 0,
         };
-        // SAFETY: `Params`, `Report` and `Told` have the layout of the kernels' structs; the buffers
-        // were checked against the plan, and the kernels check requests and tokens, which are data,
-        // against the plan's sizes. `row_flags` has a word for each row.
+        // SAFETY: `Params`, `Report` and `DrawAndReport` have the layout of the kernels' structs; the
+        // buffers were checked against the plan, and the kernels check requests and tokens, which
+        // are data, against the plan's sizes. `row_flags` has a word for each row.
         cuda.enqueue(stream, |queue| unsafe {
             if row_flags != 0 {
                 queue.zero(row_flags, plan.rows() * 4)?;
             }
             let ByRow { function, shape } = &self.draw;
             match self.kind {
-                Kind::Told { reports } => {
+                Kind::DrawReport { reports } => {
                     let report = if reports { report } else { report.of_nothing() };
-                    queue.launch(function, *shape, &Told { drawing: params, report })?;
+                    queue.launch(function, *shape, &DrawAndReport { drawing: params, report })?;
                 }
                 Kind::Plain | Kind::Probs | Kind::General => {
                     queue.launch(function, *shape, &params)?;
@@ -427,25 +437,28 @@ mod tests {
         for uncached in [false, true] {
             let kind = |tensors| kind(tensors, uncached);
             let one = || rows(1, VOCAB);
-            let draws = Kind::Told { reports: false };
-            let reported = if uncached { Kind::Told { reports: true } } else { Kind::Plain };
+            let draws = Kind::DrawReport { reports: false };
+            let reported = if uncached { Kind::DrawReport { reports: true } } else { Kind::Plain };
             assert_eq!(kind(one()), Kind::Plain);
             assert_eq!(kind(one().min_p(of_requests())), Kind::Plain);
             assert_eq!(kind(one().mask(mask())), Kind::Plain);
             assert_eq!(kind(rows(1, MAX_PLAIN)), Kind::Plain);
-            assert_eq!(kind(rows(MAX_TOLD, VOCAB)), draws);
+            assert_eq!(kind(rows(MAX_DRAWS, VOCAB)), draws);
             assert_eq!(kind(one().processed_logprobs(floats(1))), draws);
             assert_eq!(kind(one().logprobs(floats(1))), reported);
             assert_eq!(kind(one().ranks(several(1))), reported);
             assert_eq!(kind(one().top_tokens(several(20))), reported);
-            assert_eq!(kind(rows(2, VOCAB).ranks(several(2))), Kind::Told { reports: uncached });
+            assert_eq!(
+                kind(rows(2, VOCAB).ranks(several(2))),
+                Kind::DrawReport { reports: uncached }
+            );
             // Two sums.
             let both = one().logprobs(floats(1)).processed_logprobs(floats(1));
             assert_eq!(kind(both), draws);
 
             assert_eq!(kind(one().mask(mask()).logprobs(floats(1))), Kind::Plain);
             assert_eq!(kind(rows(2, VOCAB).mask(mask())), Kind::General);
-            assert_eq!(kind(rows(MAX_TOLD + 1, VOCAB)), Kind::General);
+            assert_eq!(kind(rows(MAX_DRAWS + 1, VOCAB)), Kind::General);
             assert_eq!(kind(rows(1, MAX_PLAIN + 1)), Kind::General);
             assert_eq!(kind(one().top_p(of_requests())), Kind::General);
 

@@ -18,86 +18,88 @@ static KERNELS: Archive = archive!("suffix_lookup");
 const TILE: usize = 256;
 /// Notes that a thread loads at a time.
 const QUAD: usize = 4;
-/// Windows that one warp grows a tree from; the kernel keeps their tokens in shared memory.
-const FEW: usize = 64;
+/// The largest number of windows from which one warp grows a tree. The kernel keeps the tokens that
+/// follow these windows in shared memory.
+const MAX_WARP_WINDOWS: usize = 64;
 /// Threads of a block in both launches, and tiles that a block has at a time: one per warp.
 const THREADS: u32 = 512;
 const TILES: usize = 16;
-/// Blocks that share a multiprocessor.
+/// Blocks on a multiprocessor.
 const SHARING: usize = 2;
-/// The most blocks of a request in the second launch (`grow`).
+/// The largest number of blocks of a request in the second launch (`grow`).
 const MAX_CLUSTER: u32 = 8;
 /// Tiles that each warp of `grow` notes of a request's own text, one after the other. The first
 /// launch (`scan`), whose warps have a tile each, notes longer texts.
 const MAX_PASSES: usize = 16;
 
 launch_params! {
-    /// What the kernels of `suffix_lookup` take.
+    /// The parameters of the kernels of `suffix_lookup`.
     struct Params {
         /// The texts, [texts, max_len] tokens of the kernel's type.
         tokens: Rows as "Rows<const void>",
         /// The drafts, [batch, n] of the same type, or i64 if `wide`.
         drafts: Rows as "Rows<void>",
-        /// What each draft follows, [batch, n], or null.
+        /// The node that each draft follows, [batch, n], or null.
         parents: Rows as "Rows<i32>",
-        /// First children, [batch, n + 1], or null.
+        /// The first child of each node, [batch, n + 1], or null.
         first_child: Rows as "Rows<i32>",
-        /// Next siblings, [batch, n + 1], or null.
+        /// The next sibling of each node, [batch, n + 1], or null.
         next_sibling: Rows as "Rows<i32>",
-        /// Shares of windows, [batch, n], or null.
+        /// The share of the windows that agree with each draft, [batch, n], or null.
         shares: Rows as "Rows<float>",
-        /// Tokens of each text, [texts].
+        /// The number of tokens of each text, [texts].
         lengths: Integers,
         /// The text of each request, [batch], or null.
         requests: Integers,
-        /// The most drafts of each request, [batch], or null.
+        /// The largest number of drafts of each request, [batch], or null.
         max_drafts: u64 as "const i32*",
-        /// How much of the corpus there is, [1], or null for all of it.
+        /// The number of tokens of the corpus that are valid, [1], or null for all.
         corpus_length: Integers,
         /// The corpus, of the texts' type.
         corpus: u64 as "const void*",
-        /// Drafts of each request, [batch].
+        /// The number of drafts of each request, [batch].
         counts: u64 as "i32*",
-        /// The length of each longest match, [batch], or null.
+        /// The length of the longest match of each request, [batch], or null.
         match_lengths: u64 as "i32*",
         /// One word of flags, or null.
         flags: u64 as "u32*",
-        /// A note for each request and tile that `scan` notes, the most recent tile first,
+        /// A note for each request and each tile that `scan` notes, the most recent tile first,
         /// [batch, row].
         notes: u64 as "u32*",
-        /// Requests.
+        /// The number of requests.
         batch: u32,
-        /// Rows of `tokens`.
+        /// The number of rows of `tokens`.
         texts: u32,
-        /// Tokens of a row of `tokens`.
+        /// The number of columns of `tokens`.
         max_len: u32,
-        /// Tokens of the corpus.
+        /// The number of tokens for which `corpus` has room.
         corpus_size: u32,
-        /// Tiles of a row, and of the corpus.
+        /// The number of tiles of a row, and of the corpus.
         own_tiles: u32,
         corpus_tiles: u32,
-        /// Tiles of a row that `grow` notes itself: all or none.
+        /// The number of tiles of a row that `grow` notes itself: all or none.
         here: u32,
-        /// Words of a row of `notes`: `own_tiles - here + corpus_tiles`, up to a multiple of 4.
+        /// The number of words of a row of `notes`: `own_tiles - here + corpus_tiles`, rounded up
+        /// to a multiple of 4.
         row: u32,
-        /// Columns of `drafts`.
+        /// The number of columns of `drafts`.
         n: u32,
-        /// The options.
+        /// The options of the operator.
         min_match: u32,
         max_match: u32,
         max_windows: u32,
         width: u32,
-        /// The least number of windows that a draft needs, in 65536ths of all.
+        /// The smallest number of windows that a draft needs, in 65536ths of all windows.
         share_floor: u32,
-        /// Drafts on a path for each token of the match.
+        /// The largest depth of a draft for each token of the match.
         drafts_per_match: f32,
-        /// Slots of the hash table, a power of two.
+        /// The number of slots of the hash table, a power of two.
         table: u32,
-        /// The most offers of a request.
+        /// The largest number of offers of a request.
         offers: u32,
         /// 1 if drafts of the kernels for i32 are i64, else 0.
         wide: u32,
-        /// 1 if a text's last token stands behind its drafts, 0 for -1.
+        /// 1 if the text's last token is written after the drafts, 0 if -1 is.
         pad_with_last: u32,
         reserved: u32,
     }
@@ -174,13 +176,14 @@ fn offers(plan: &Plan) -> usize {
 fn shared(plan: &Plan, here: usize) -> usize {
     let windows = plan.params.max_windows;
     let size = plan.tokens.dtype.size();
-    let ahead = FEW * plan.drafts.cols;
-    // Of each of the tokens ahead: the windows that have it, a bit each. The arrays for trees from
-    // more windows lie in the same place.
-    let few = ahead * (FEW / 8);
-    let many = windows.next_multiple_of(2) * size + (2 * windows + 2 * table(plan)) * 4;
+    let ahead = MAX_WARP_WINDOWS * plan.drafts.cols;
+    // For each of the tokens that follow: a bit for each window with this token. The arrays for trees
+    // from
+    // more windows use the same memory.
+    let by_warp = ahead * (MAX_WARP_WINDOWS / 8);
+    let by_block = windows.next_multiple_of(2) * size + (2 * windows + 2 * table(plan)) * 4;
     let words = here.next_multiple_of(QUAD) + windows + 2 * offers(plan);
-    (ahead * size + few.max(many) + words * 4).next_multiple_of(8)
+    (ahead * size + by_warp.max(by_block) + words * 4).next_multiple_of(8)
 }
 
 impl Prepared {

@@ -22,7 +22,7 @@ static LOAD: Archive = archive!("topk_router_load");
 const WARP: usize = 32;
 /// For the kernel that takes any shape: the largest number of threads in a block, and blocks
 /// per multiprocessor. Each warp takes one token at a time.
-const ANY: (u32, u32) = (128, 8);
+const GENERAL: (u32, u32) = (128, 8);
 /// Shared memory that a block may use without opting in for more, in bytes.
 const SHARED: usize = 48 << 10;
 /// For the quick route: threads of a block, and blocks per multiprocessor. With 65536 tokens and
@@ -63,93 +63,95 @@ const LOAD_PICKS: usize = 1024;
 const LOAD_BLOCKS: usize = 32;
 /// The largest number of picks that the kernel counts.
 const MAX_LOAD_PICKS: usize = 1 << 31;
-/// For the grouped route: lanes per token, and blocks per multiprocessor, with few tokens and with
-/// many tokens.
-const FEW: (usize, u32) = (32, 4);
-const MANY: (usize, u32) = (8, 5);
+/// For the grouped route: lanes per token, and blocks per multiprocessor, with one token and with
+/// four tokens in a warp at a time.
+const ONE_TOKEN: (usize, u32) = (32, 4);
+const FOUR_TOKENS: (usize, u32) = (8, 5);
 const GROUPED_THREADS: u32 = 128;
-/// The largest number of tokens for which `FEW` is faster than `MANY`. On an H200, f32: 1024 tokens
-/// take 2.76 us with `FEW` and 2.82 us with `MANY`, 2048 tokens 3.31 us and 2.86 us.
-const FEW_TOKENS: usize = 1024;
+/// The largest number of tokens for which `ONE_TOKEN` is faster than `FOUR_TOKENS`. On an H200, f32:
+/// 1024 tokens take 2.76 us with `ONE_TOKEN` and 2.82 us with `FOUR_TOKENS`, 2048 tokens 3.31 us and
+/// 2.86 us.
+const MAX_ONE_TOKEN: usize = 1024;
 /// The smallest number of tokens for which there is a grouped route with all options (`extended`).
 const EXTENDED_TOKENS: usize = 128;
 
 launch_params! {
-    /// What every kernel of `topk_router` takes.
+    /// The parameters of every kernel of `topk_router`.
     struct Params {
         /// Logits, [tokens, experts] of the kernel's type.
         x: Rows as "Rows<const void>",
         /// The bias of each expert, [experts] of f32 or of `bias_type`, or null.
         bias: u64 as "const float*",
-        /// Weights of the picks, [tokens, topk + shared_experts].
+        /// The weights of the picks, [tokens, topk + shared_experts].
         weights: Rows as "Rows<float>",
-        /// Experts of the picks, [tokens, topk + shared_experts].
+        /// The places of the picks, [tokens, topk + shared_experts].
         indices: Rows as "Rows<i32>",
         /// One word of flags, or null.
         flags: u64 as "u32*",
-        /// Tokens.
+        /// The number of tokens.
         tokens: u64,
-        /// Experts.
+        /// The number of experts.
         experts: u32,
-        /// Groups of experts.
+        /// The number of groups of experts.
         groups: u32,
-        /// Groups that are kept.
+        /// The number of groups that are kept.
         topk_groups: u32,
-        /// Picks of a token.
+        /// The number of picks of a token.
         topk: u32,
-        /// 0 sigmoid, 1 softmax, 2 the square root of softplus.
+        /// The scoring function: 0 sigmoid, 1 softmax, 2 the square root of softplus.
         scoring: u32,
-        /// 1 where a group's score is its largest choice, 0 where it is the sum of the two largest.
+        /// 1 if a group's score is its largest choice, 0 if it is the sum of the two largest.
         group_max: u32,
-        /// 1 where experts of dropped groups are excluded, 0 where their choice is 0.0.
+        /// 1 if experts of dropped groups are excluded, 0 if their choice is 0.0.
         excluded: u32,
-        /// 1 where the weights of a token add up to `scale`, else 0.
+        /// 1 if the weights of a token are normalized to a sum of `scale`, else 0.
         renormalize: u32,
-        /// What every weight is multiplied by.
+        /// The factor of every weight.
         scale: f32,
         reserved: u32,
     }
 }
 
 launch_params! {
-    /// What kernels that know every option take besides. What is absent is null or 0.
+    /// Additional parameters of the kernels with options. An absent option is null or 0.
     struct Options {
-        /// How many rows are tokens, one number; null: all.
+        /// The number of rows that are tokens, one number; null: all rows.
         num_tokens: u64 as "const i32*",
-        /// Places of each expert's replicas, [experts, max_replicas], or null.
+        /// The places of each expert's replicas, [experts, max_replicas], or null.
         replicas: Rows as "Rows<const i32>",
-        /// Replicas of each expert, [experts].
+        /// The number of replicas of each expert, [experts].
         replica_counts: u64 as "const i32*",
-        /// How many picks went to each place is added to it, [physical], or null.
+        /// The load: the number of picks of each place is added to it, [physical], or null.
         load: u64 as "i32*",
         /// The type of the bias: 0 f32, 1 f16, 2 bf16.
         bias_type: u32,
-        /// 1 where `indices` are of 64 bits, 0 where they are of 32.
+        /// 1 if `indices` has 64 bits, 0 if it has 32.
         wide_indices: u32,
-        /// Columns behind the picks.
+        /// The number of columns of shared experts, after the picks.
         shared_experts: u32,
-        /// The weight in each of them.
+        /// The weight of every shared expert.
         shared_weight: f32,
-        /// Places of experts; without replicas, experts.
+        /// The number of places of experts; without replicas, the number of experts.
         physical: u32,
-        /// Columns of `replicas`.
+        /// The number of columns of `replicas`.
         max_replicas: u32,
-        /// topk_router_any: 1 where experts are chosen by their logit, 0 by their score.
+        /// topk_router_general: 1 if experts are chosen by their logit, 0 by their score.
         by_logit: u32,
-        /// topk_router_any: neighbouring experts that a lane heads.
+        /// topk_router_general: the number of neighbouring experts in a lane's chunk.
         chunk: u32,
-        /// topk_router_any and topk_router_flat: words of shared memory of a warp.
+        /// topk_router_general and topk_router_flat: words of shared memory for each warp.
         words: u32,
         reserved: u32,
     }
 }
 
 launch_params! {
-    /// What the kernel takes besides that gives or records experts, or has weights of any type.
+    /// Additional parameters of the kernel with given or recorded experts, or weights of any type.
     struct Replay {
-        /// Experts that are given, [tokens, topk], or null.
+        /// The given experts, [tokens, topk], or null.
         chosen: Rows as "Rows<const i32>",
-        /// The experts before `replicas`, [tokens, topk + shared_experts], or null.
+        /// The picked experts before `replicas` turns them into places, [tokens, topk +
+        /// shared_experts], or null.
         logical: Rows as "Rows<i32>",
         /// The type of the weights: 0 f32, 1 f16, 2 bf16.
         weights_type: u32,
@@ -166,7 +168,7 @@ impl Field for Options {
 }
 
 launch_params! {
-    /// What kernels that know every option take.
+    /// The parameters of the kernels with options.
     struct Extended {
         common: Params,
         options: Options,
@@ -182,7 +184,7 @@ impl Field for Replay {
 }
 
 launch_params! {
-    /// What topk_router_replay takes.
+    /// The parameters of the kernel topk_router_replay.
     struct Replayed {
         extended: Extended,
         replay: Replay,
@@ -215,7 +217,7 @@ struct Launch {
 struct Prepared {
     cuda: Cuda,
     plan: Plan,
-    any: Launch,
+    general: Launch,
     /// The quick, the grouped or the flat route, if the plan has one. Its rows must be aligned.
     quick: Option<Launch>,
     /// What counts the load after the routing kernel, if that kernel does not.
@@ -311,11 +313,11 @@ unsafe impl Supports<TopkRouter> for Cuda {
             Shape::new(wanted as u32, threads)
         };
         let bytes = words(plan) * 4;
-        let warps = (SHARED / bytes).min(ANY.0 as usize / WARP);
-        let kind = if is_replay(plan) { "replay" } else { "any" };
-        let any = Launch {
+        let warps = (SHARED / bytes).min(GENERAL.0 as usize / WARP);
+        let kind = if is_replay(plan) { "replay" } else { "general" };
+        let general = Launch {
             function: self.function(&KERNELS, &format!("topk_router_{kind}_{dtype}"))?,
-            shape: shape(((warps * WARP) as u32, ANY.1), WARP).shared((warps * bytes) as u32),
+            shape: shape(((warps * WARP) as u32, GENERAL.1), WARP).shared((warps * bytes) as u32),
             extended: true,
             words: words(plan) as u32,
         };
@@ -334,8 +336,8 @@ unsafe impl Supports<TopkRouter> for Cuda {
         let quick = if !has_quick_route(plan) {
             flat_route(plan).map(flat).transpose()?
         } else if has_grouped_route(plan) {
-            let few = plan.tokens() <= FEW_TOKENS && !extended;
-            let (lanes, blocks) = if few { FEW } else { MANY };
+            let one = plan.tokens() <= MAX_ONE_TOKEN && !extended;
+            let (lanes, blocks) = if one { ONE_TOKEN } else { FOUR_TOKENS };
             let archive = if extended { &GROUPED } else { &KERNELS };
             let name = format!("topk_router_grouped_{lanes}_{kind}{dtype}");
             let function = self.function(archive, &name)?;
@@ -358,7 +360,7 @@ unsafe impl Supports<TopkRouter> for Cuda {
             Ok((function, shape.shared(plan.physical_experts() as u32 * 4)))
         });
         let load = load.transpose()?;
-        Ok(Box::new(Prepared { cuda: self.clone(), plan: plan.clone(), any, quick, load }))
+        Ok(Box::new(Prepared { cuda: self.clone(), plan: plan.clone(), general, quick, load }))
     }
 }
 
@@ -374,7 +376,7 @@ unsafe impl Kernel<TopkRouter> for Prepared {
         buffers: Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
-        let Prepared { cuda, plan, any, quick, load } = self;
+        let Prepared { cuda, plan, general, quick, load } = self;
         let given = &plan.params;
         let common = Params {
             x: cuda.rows(buffers.x, &plan.x)?,
@@ -401,7 +403,7 @@ unsafe impl Kernel<TopkRouter> for Prepared {
             reserved: 0,
         };
         let aligned = common.x.data.is_multiple_of(ALIGNMENT);
-        let launch = quick.as_ref().filter(|_| aligned).unwrap_or(any);
+        let launch = quick.as_ref().filter(|_| aligned).unwrap_or(general);
         let &Launch { ref function, shape, extended, words } = launch;
         if !extended {
             // SAFETY: `Params` has the layout of the kernel's struct; the buffers were checked

@@ -23,36 +23,37 @@ const NODE: usize = 16;
 const FIXED_SHARED: usize = 64;
 
 launch_params! {
-    /// What the kernels of `tree_verify` take.
+    /// The parameters of the kernels of `tree_verify`.
     struct Params {
-        /// The drafted token of each node, [batch, nodes]; [rows] if `packed_draft`.
+        /// The draft token of each node, [batch, nodes]; [rows] if `packed_draft`.
         draft: IntegerRows,
-        /// The token that the target model chose after each node, [batch, nodes]; [rows] where
-        /// there are `row_offsets`.
+        /// The token that the target model chose after each node, [batch, nodes]; [rows] if there
+        /// are `row_offsets`.
         target: IntegerRows,
         /// The first child of each node, [batch, nodes], -1 for none. Null for chains.
         first_child: IntegerRows,
         /// The next sibling of each node, [batch, nodes], -1 for none. Null for chains.
         next_sibling: IntegerRows,
-        /// Where the rows of each request begin, [batch + 1], or null.
+        /// The first row of each request, followed by the end, [batch + 1], or null.
         row_offsets: Integers,
-        /// Tokens that each request emits, then -1, [batch, max_depth + 1].
+        /// The tokens that each request emits, followed by -1, [batch, max_depth + 1].
         tokens: IntegerRows,
-        /// The nodes of the accepted path from the root on, then -1, [batch, max_depth + 1].
+        /// The nodes of the accepted path from the root on, followed by -1, [batch, max_depth + 1].
         path: IntegerRows,
-        /// How many tokens each request emits, [batch].
+        /// The number of tokens that each request emits, [batch].
         num_tokens: u64 as "i32*",
         /// One word of flags, or null.
         flags: u64 as "u32*",
-        /// Requests.
+        /// The number of requests.
         batch: u64,
-        /// Packed rows.
+        /// The number of packed rows.
         rows: u64,
-        /// Nodes of a tree, its root included; the largest u32 where draft tokens are packed.
+        /// The number of nodes of a tree, including the root; the largest u32 if draft tokens are
+        /// packed.
         nodes: u32,
-        /// The most drafts on a path.
+        /// The largest number of drafts on a path.
         max_depth: u32,
-        /// 1 where draft tokens are packed, else 0.
+        /// 1 if draft tokens are packed, else 0.
         packed_draft: u32,
         reserved: u32,
     }
@@ -83,7 +84,7 @@ unsafe impl Supports<TreeVerify> for Cuda {
             let shape = Shape::new(blocks, threads as u32);
             match bytes <= self.limits().shared as usize - FIXED_SHARED {
                 true => ("tree_verify_staged", shape.shared(bytes as u32)),
-                false => ("tree_verify_any", shape),
+                false => ("tree_verify_global", shape),
             }
         };
         let function = self.function(&KERNELS, name)?;

@@ -93,7 +93,7 @@ const MAX_BITS: u32 = 16;
 const PLAN_BYTES: usize = 8 * RADIX * 8 + 192;
 
 launch_params! {
-    /// What all kernels of `unique` take.
+    /// The parameters of all kernels of `unique`.
     pub(super) struct Params {
         /// Keys, [n] of the kernel's type.
         pub(super) keys: u64 as "const void*",
@@ -102,54 +102,55 @@ launch_params! {
         pub(super) unique: u64 as "void*",
         /// One number: how many distinct keys there are.
         pub(super) count: u64 as "u64*",
-        /// How often each distinct key occurs, [n], or null.
+        /// The number of occurrences of each distinct key, [n], or null.
         counts: u64 as "u64*",
         /// How many keys there are.
         pub(super) n: u64,
         /// The sign bit of signed keys, else 0.
         pub(super) flip: u64,
-        /// What the kernels tell each other; all zero before the first kernel.
+        /// Values that the kernels pass to each other; all zero before the first kernel.
         plan: u64 as "Plan*",
-        /// How many keys each bucket has, [2^bits]; zero before the first kernel.
+        /// The number of keys of each bucket, [2^bits]; zero before the first kernel.
         bucket_counts: u64 as "u32*",
         /// The progress of each phase, [2 + digits * portions]; zero before the first kernel.
         phases: u64 as "Phase*",
         /// Words of look-back, one for each tile of `unique_compact` or for each bucket, whichever
         /// are more; zero before the first kernel.
         tile_sums: u64 as "u64*",
-        /// How many keys the buckets before each bucket have, [2^bits + 1].
+        /// The number of keys before each bucket, [2^bits + 1].
         bucket_starts: u64 as "u32*",
-        /// Where the next key of each bucket goes, in keys; after the partitions, the end of the
-        /// bucket, [2^bits].
+        /// The place of the next key of each bucket; after the partitions, the end of the bucket,
+        /// [2^bits].
         bucket_ends: u64 as "u32*",
-        /// Where the next key of each digit of the first partition goes, or of each part of the
-        /// range, in keys, [MAX_PARTS].
+        /// The place of the next key of each digit of the first partition, or of each part of the
+        /// range, [MAX_PARTS].
         digit_ends: u64 as "u32*",
-        /// How many tiles the second partition has before those of each digit, [MAX_SPLIT + 1].
+        /// The number of tiles of the second partition before those of each digit, [MAX_SPLIT + 1].
         digit_tiles: u64 as "u32*",
-        /// Where the keys of each bin of each digit go, in keys, [portions + 1, digits, RADIX].
+        /// The places of the keys of each bin of each digit, [portions + 1, digits, RADIX].
         offsets: u64 as "u64*",
         /// Two arrays of words of look-back, [tiles of a portion, RADIX]; passes alternate between
-        /// them. If keys ascend: how many distinct keys come before each tile within its span, and
-        /// how many before each span.
+        /// them. If keys ascend: the number of distinct keys before each tile within its span, and
+        /// before each span.
         sums: [u64; 2] as "u32*",
         /// Room for n keys.
         buffer: u64 as "void*",
         /// The position, among all keys, of the first of each CHUNK distinct keys, [ceil(n /
         /// CHUNK)].
         firsts: u64 as "u64*",
-        /// Keys of a portion, a multiple of the keys of a tile.
+        /// The number of keys of a portion, a multiple of the number of keys of a tile.
         portion_keys: u64,
-        /// Portions of a pass.
+        /// The number of portions of a pass.
         portions: u32,
-        /// Bits of a bucket's number.
+        /// The number of bits of a bucket's number.
         bits: u32,
-        /// How many of these bits are the digit of the second partition; 0: there is no second one.
+        /// The number of these bits that are the digit of the second partition; 0: there is no
+        /// second partition.
         low_bits: u32,
-        /// Positions of keys (unique_plan.cuh) for which a block keeps one bit each in shared memory; 0
-        /// where keys are sorted instead of marked in such bits.
+        /// The number of positions (unique_plan.cuh) for which a block has one bit each in shared
+        /// memory; 0 if keys are sorted instead.
         part_bits: u32,
-        /// Tiles that a block of `unique_check` reads.
+        /// The number of tiles that a block of `unique_check` reads.
         span_tiles: u32,
         unused: u32,
     }

@@ -28,21 +28,21 @@ const ENTRY: usize = 2;
 const MARKS_BEHIND: usize = 16;
 
 launch_params! {
-    /// What the kernels of `unique` take that look keys up.
+    /// The parameters of the kernels of `unique` that look up keys.
     struct Params {
         /// Keys, [n] of the kernel's type.
         keys: u64 as "const void*",
-        /// The distinct keys, ascending, [n] of which there are `count`.
+        /// The distinct keys in ascending order; the first `count` of [n].
         unique: u64 as "const void*",
-        /// How many distinct keys there are, one number.
+        /// The number of distinct keys, one number.
         count: u64 as "const u64*",
-        /// Where each key is among the distinct keys, [n] of the kernel's type.
+        /// The index of each key among the distinct keys, [n] of the kernel's type.
         inverse: u64 as "void*",
-        /// Keys.
+        /// The number of keys.
         n: u64,
         /// The sign bit of signed keys, else 0.
         flip: u64,
-        /// Keys of a segment below each of its buckets, [segments, 2^bits].
+        /// The number of keys of a segment below each of its buckets, [segments, 2^bits].
         table: u64 as "u16*",
         /// The mark of each distinct key, [n], and room for `MARKS_BEHIND` more.
         marks: u64 as "u8*",

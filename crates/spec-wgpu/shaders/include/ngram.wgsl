@@ -12,8 +12,8 @@
 //              a match of full length are skipped.
 // 3. `choose`  a workgroup per request: finds the best block, and from it the number of tokens that
 //              the request would draft.
-// 4. `share`   one workgroup, for large batches: prefix sums over the requests, in order.
-// 5. `copy`    a workgroup per request: computes the request's prefix sum if there was no `share`,
+// 4. `divide`   one workgroup, for large batches: prefix sums over the requests, in order.
+// 5. `copy`    a workgroup per request: computes the request's prefix sum if there was no `divide`,
 //              then writes the drafts that the budget grants.
 //
 // Bytes moved: the haystacks once, up to the first match of full length; the floor is this number
@@ -166,7 +166,7 @@ fn scan_capped(thread: u32, value: u32) -> u32 {
 }
 
 @compute @workgroup_size(256)
-fn share(@builtin(local_invocation_index) thread: u32) {
+fn divide(@builtin(local_invocation_index) thread: u32) {
     var active_requests = 0u;
     for (var request = thread; request < params.requests; request += 256u) {
         active_requests += load(request, ACTIVE);
@@ -192,7 +192,7 @@ fn share(@builtin(local_invocation_index) thread: u32) {
 
 // ---- copy ------------------------------------------------------------------
 
-// The result of `share` for one request, computed by all threads of the workgroup.
+// The result of `divide` for one request, computed by all threads of the workgroup.
 fn taken_before(request: u32, thread: u32) -> u32 {
     var sum = 0u;
     for (var other = thread; other < params.requests; other += 256u) {

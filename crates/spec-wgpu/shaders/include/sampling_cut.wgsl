@@ -185,10 +185,10 @@ fn end_of_equals(row: u32, bound: u32, some: u32, thread: u32) {
     }
     let found = workgroupUniformLoad(&shared_pair);
     // Within that chunk, a thread handles a few entries.
-    let few = params.chunk / SELECT_BINS;
+    let per_thread = params.chunk / SELECT_BINS;
     let end_of_chunk = min(params.vocab, (found.x + 1u) * params.chunk);
-    let start = min(found.x * params.chunk + thread * few, end_of_chunk);
-    let stop = select(min(start + few, end_of_chunk), start, thread >= SELECT_BINS);
+    let start = min(found.x * params.chunk + thread * per_thread, end_of_chunk);
+    let stop = select(min(start + per_thread, end_of_chunk), start, thread >= SELECT_BINS);
     var bits = 0u;
     for (var column = start; column < stop; column++) {
         let key = key_of(row, column);
@@ -217,25 +217,25 @@ fn cut(
     }
     let row = params.row0 + job;
     if thread == 0u {
-        var how = load(row, HOW);
+        var route = load(row, CUT_ROUTE);
         let some = atomicLoad(&levels[levels_at(row) + LISTED]);
-        if how != HOW_NOT && some > params.capacity {
-            how = HOW_ROW;
+        if route != ROUTE_NONE && some > params.capacity {
+            route = ROUTE_ROW;
         }
         cut_so_far = vec2(load(row, CUT_KEY), load(row, CUT_END));
-        shared_pair = vec2(how, some);
+        shared_pair = vec2(route, some);
     }
     let found = workgroupUniformLoad(&shared_pair);
-    if found.x == HOW_NOT {
+    if found.x == ROUTE_NONE {
         return;
     }
-    var in_row = found.x == HOW_ROW;
-    if found.x == HOW_LARGEST {
+    var in_row = found.x == ROUTE_ROW;
+    if found.x == ROUTE_LARGEST {
         in_row = !cut_largest(row, thread);
     } else if !in_row && found.y <= min(SHORT, WIDE) {
-        cut_short_list(row, found.x == HOW_BOUND, found.y, thread);
+        cut_short_list(row, found.x == ROUTE_BOUND, found.y, thread);
     } else if !in_row {
-        cut_list(row, found.x == HOW_BOUND, found.y, thread);
+        cut_list(row, found.x == ROUTE_BOUND, found.y, thread);
     }
     if in_row {
         cut_in_row(row, thread);
@@ -244,7 +244,7 @@ fn cut(
     if thread == 0u {
         store(row, CUT_KEY, cut_so_far.x);
         store(row, CUT_END, cut_so_far.y);
-        store(row, HOW, select(HOW_NOT, HOW_ROW, in_row));
+        store(row, CUT_ROUTE, select(ROUTE_NONE, ROUTE_ROW, in_row));
     }
 }
 

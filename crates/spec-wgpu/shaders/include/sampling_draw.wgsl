@@ -249,7 +249,7 @@ fn total(
 // ---- probabilities ----------------------------------------------------------
 
 @compute @workgroup_size(THREADS)
-fn share(
+fn write_probs(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,

@@ -57,7 +57,7 @@ fn spread(
     }
     let row = params.row0 + job / params.chunks;
     let chunk = job % params.chunks;
-    if load_for_all(row, HOW, thread) != HOW_LEVELS {
+    if load_for_all(row, CUT_ROUTE, thread) != ROUTE_LEVELS {
         return;
     }
     for (var at = thread; at < LEVELS; at += THREADS) {
@@ -129,7 +129,7 @@ fn aim(
         return;
     }
     let row = params.row0 + job;
-    if load_for_all(row, HOW, thread) != HOW_LEVELS {
+    if load_for_all(row, CUT_ROUTE, thread) != ROUTE_LEVELS {
         return;
     }
     // A thread handles neighbouring levels.
@@ -168,7 +168,7 @@ fn aim(
         // This holds for at most one thread.
         if here && (k > 0u || shares) {
             let last = thread * EACH + j;
-            var how = HOW_LEVELS;
+            var route = ROUTE_LEVELS;
             store(row, LAST_LEVEL, last);
             store_pair(row, LIMIT, limit);
             if next_count <= params.capacity {
@@ -178,26 +178,26 @@ fn aim(
             } else {
                 // For top-p after top-k, all that is kept must be listed.
                 if k == 0u && last == 0u {
-                    how = HOW_LARGEST;
+                    route = ROUTE_LARGEST;
                     store(row, BOUND, load(row, LARGEST));
                 } else if counts[j] > params.capacity || (k > 0u && shares) {
-                    how = HOW_ROW;
+                    route = ROUTE_ROW;
                 }
                 store(row, FIRST_LEVEL, last);
                 store(row, BEFORE, before_count);
                 store_pair(row, BEFORE_WEIGHT, before);
             }
-            store(row, HOW, how);
+            store(row, CUT_ROUTE, route);
         }
         before = next;
         before_count = next_count;
     }
     storageBarrier();
-    // Where nothing is cut off, no thread has stored HOW.
+    // Where nothing is cut off, no thread has stored CUT_ROUTE.
     if thread == 0u {
         store(row, TOP_K, k);
         if k == 0u && !shares {
-            store(row, HOW, HOW_NOT);
+            store(row, CUT_ROUTE, ROUTE_NONE);
         }
     }
 }
@@ -219,8 +219,8 @@ fn collect(
     }
     let row = params.row0 + job / params.chunks;
     let chunk = job % params.chunks;
-    let how = load_for_all(row, HOW, thread);
-    if how == HOW_NOT || how == HOW_ROW {
+    let route = load_for_all(row, CUT_ROUTE, thread);
+    if route == ROUTE_NONE || route == ROUTE_ROW {
         return;
     }
     if thread == 0u {
@@ -244,7 +244,7 @@ fn collect(
     for (var i = 0u; begin + i * THREADS < end; i++) {
         let column = begin + i * THREADS;
         let largest = largest_beside(row, column);
-        if how == HOW_LEVELS {
+        if route == ROUTE_LEVELS {
             if level(scale, largest) > last {
                 continue;
             }
@@ -253,7 +253,7 @@ fn collect(
         }
         let key = key_of(row, column);
         var takes = key > bound;
-        if how == HOW_LEVELS {
+        if route == ROUTE_LEVELS {
             let at = level(scale, key);
             takes = at >= first && at <= last;
             if takes && any(floor != vec2(0u, 0u)) {

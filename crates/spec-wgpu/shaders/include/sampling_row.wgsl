@@ -45,8 +45,8 @@ const FATE = 16u;
 // The cut: larger keys stay, and entries with the cut's key stay below an index.
 const CUT_KEY = 17u;
 const CUT_END = 18u;
-// How the row is cut: HOW_.
-const HOW = 19u;
+// How the row is cut: ROUTE_.
+const CUT_ROUTE = 19u;
 // The bound, which every kept key reaches. Or the levels in which the cut lies, from first to last,
 // and the number and the weight of the entries before these levels.
 const BOUND = 20u;

@@ -101,14 +101,14 @@ fn scan_corpus(
 // ---- passes 4 and 5 -------------------------------------------------------------
 
 var<workgroup> largest_so_far: atomic<u32>;
-var<workgroup> told: u32;
+var<workgroup> broadcast_value: u32;
 
 // A value of the first thread, in all threads.
-fn tell(value: u32, thread: u32) -> u32 {
+fn broadcast(value: u32, thread: u32) -> u32 {
     if thread == 0u {
-        told = value;
+        broadcast_value = value;
     }
-    return workgroupUniformLoad(&told);
+    return workgroupUniformLoad(&broadcast_value);
 }
 
 // The largest of a value over all threads, in all threads.
@@ -119,7 +119,7 @@ fn largest(value: u32, thread: u32) -> u32 {
     workgroupBarrier();
     atomicMax(&largest_so_far, value);
     workgroupBarrier();
-    return tell(atomicLoad(&largest_so_far), thread);
+    return broadcast(atomicLoad(&largest_so_far), thread);
 }
 
 @compute @workgroup_size(THREADS)
@@ -182,7 +182,7 @@ fn list(
     let tiles = params.own_tiles + params.corpus_tiles;
     let row = index / tiles;
     let note = index % tiles;
-    let first = tell(load(row, notes_at() + note), thread);
+    let first = broadcast(load(row, notes_at() + note), thread);
     if first == NONE {
         return;
     }

@@ -36,11 +36,11 @@ override BIN_SHIFT: u32 = 23u;
 
 // Words from the counter of one first digit to the next, where there are second digits. All tiles
 // add to these counters, and additions within one cache line wait for each other.
-const APART = 32u;
+const CELL_STRIDE = 32u;
 
 // The table, word by word: [buckets] the number of keys of each, later where its next key goes; the
-// same for [first digits], APART words apart; [first digits + 1] the tiles before each; [surveys]
-// lowest and highest key.
+// same for [first digits], CELL_STRIDE words apart; [first digits + 1] the tiles before each;
+// [surveys] lowest and highest key.
 @group(0) @binding(6) var<storage, read_write> cells: array<atomic<u32>>;
 
 fn first_cells() -> u32 {
@@ -48,7 +48,7 @@ fn first_cells() -> u32 {
 }
 
 fn tile_cells() -> u32 {
-    return first_cells() + APART * params.firsts;
+    return first_cells() + CELL_STRIDE * params.firsts;
 }
 
 fn extreme_cells() -> u32 {

@@ -17,9 +17,9 @@ struct Tile {
     // The digit is (bucket - base) >> bits.
     base: u32,
     bits: u32,
-    // Where the digits' counters begin, and how far apart they are.
+    // Where the digits' counters begin, and the distance between them.
     cells: u32,
-    apart: u32,
+    stride: u32,
 }
 
 // Tile `index` of all keys, for the first digits.
@@ -29,7 +29,7 @@ fn first_tile(index: u32) -> Tile {
     if params.low_bits == 0u {
         return Tile(KEYS, AREA, first, len, 0u, 0u, params.at.b6, 1u);
     }
-    return Tile(KEYS, DISTINCT, first, len, 0u, params.low_bits, first_cells(), APART);
+    return Tile(KEYS, DISTINCT, first, len, 0u, params.low_bits, first_cells(), CELL_STRIDE);
 }
 
 // Tile `index` for the second digits; a tile beyond the last one has no keys. Every thread of the
@@ -53,9 +53,9 @@ fn second_tile(index: u32, thread: u32) -> Tile {
     let tile = index - atomicLoad(&cells[tile_cells() + digit]);
     var first = tile * CAPACITY;
     if digit > 0u {
-        first += atomicLoad(&cells[first_cells() + APART * (digit - 1u)]);
+        first += atomicLoad(&cells[first_cells() + CELL_STRIDE * (digit - 1u)]);
     }
-    let len = min(atomicLoad(&cells[first_cells() + APART * digit]) - first, CAPACITY);
+    let len = min(atomicLoad(&cells[first_cells() + CELL_STRIDE * digit]) - first, CAPACITY);
     let base = digit << params.low_bits;
     return Tile(DISTINCT, AREA, first, len, base, 0u, params.at.b6 + base, 1u);
 }
@@ -91,7 +91,7 @@ fn add_sizes(tile: Tile, thread: u32) {
     for (var digit = thread; digit < SPLIT; digit += THREADS) {
         let size = atomicLoad(&sizes[digit]);
         if size > 0u {
-            atomicAdd(&cells[tile.cells + tile.apart * digit], size);
+            atomicAdd(&cells[tile.cells + tile.stride * digit], size);
         }
     }
 }
@@ -151,7 +151,7 @@ fn arrange_firsts(@builtin(local_invocation_index) thread: u32) {
         let i = start + thread;
         var len = 0u;
         if i < params.firsts {
-            len = table[first_cells() + APART * i];
+            len = table[first_cells() + CELL_STRIDE * i];
         }
         let tiles = (len + CAPACITY - 1u) / CAPACITY;
         let sum = before + scan_exclusive(thread, len);
@@ -159,7 +159,7 @@ fn arrange_firsts(@builtin(local_invocation_index) thread: u32) {
         let tile_sum = tiles_before + scan_exclusive(thread, tiles);
         tiles_before += scan_total();
         if i < params.firsts {
-            table[first_cells() + APART * i] = sum;
+            table[first_cells() + CELL_STRIDE * i] = sum;
             table[tile_cells() + i] = tile_sum;
         }
     }
@@ -274,7 +274,7 @@ fn spread_tile(tile: Tile, thread: u32) {
         let size = atomicLoad(&sizes[digit]);
         atomicStore(&sizes[digit], before);
         if size > 0u {
-            let at = tile.cells + tile.apart * digit;
+            let at = tile.cells + tile.stride * digit;
             shifts[digit] = atomicAdd(&cells[at], size) - before;
         }
         before += size;

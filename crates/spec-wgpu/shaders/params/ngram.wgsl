@@ -41,7 +41,7 @@ struct Params {
     generated_stride: u32,
     // The same of drafts.
     draft_stride: u32,
-    // 1 where a pass `share` sums up the budget, else 0.
+    // 1 where a pass `divide` sums up the budget, else 0.
     shared_budget: u32,
     // The form of a call of `prompt_lookup`: MAPPED and other bits.
     form: u32,

@@ -41,8 +41,8 @@ struct Params {
     bounds: u32,
     // Where the rows' tokens start in the workspace, in words.
     drawn: u32,
-    // Where the tallies of chunks start in the workspace, in words.
-    tallies: u32,
+    // Where the summaries of chunks start in the workspace, in words.
+    summaries: u32,
     // Where the lists start in the workspace, in words.
     lists: u32,
     // Groups of a row, a multiple of 4.

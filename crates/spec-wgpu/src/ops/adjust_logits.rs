@@ -234,13 +234,13 @@ unsafe impl Kernel<AdjustLogits> for Adjuster {
             for window in &self.windows {
                 let params = self.params(window, has_flags);
                 let rows = window.rows.len() as u64;
-                let few = rows.div_ceil(ROW_THREADS);
+                let blocks = rows.div_ceil(ROW_THREADS);
                 let cleared = u64::from(params.table_words).div_ceil(THREADS * CLEARED);
                 r.dispatch(&self.clear, &[work], &params, cleared)?;
                 let of_row = [work, requests, lengths, parents, prompts];
-                r.dispatch(&self.open, &of_row, &params, few)?;
+                r.dispatch(&self.open, &of_row, &params, blocks)?;
                 let penalties = [work, repetition, frequency, presence, ngram, min_tokens];
-                r.dispatch(&self.weigh, &penalties, &params, few)?;
+                r.dispatch(&self.weigh, &penalties, &params, blocks)?;
                 if let Some(count) = &self.count {
                     let text = [work, tokens, drafts, parents];
                     r.dispatch(count, &text, &params, rows * self.chunks())?;

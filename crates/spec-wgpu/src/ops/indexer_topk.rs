@@ -132,7 +132,7 @@ struct Selector {
     settle: Program,
     count: Program,
     pick: Program,
-    tally: Program,
+    count_chosen: Program,
     place: Program,
     /// The program that gathers values and slots, if any are asked for.
     gather: Option<Program>,
@@ -184,7 +184,7 @@ unsafe impl Supports<IndexerTopk> for Wgpu {
             settle: program("settle", wide)?,
             count: chunked("count")?,
             pick: chunked("pick")?,
-            tally: chunked("tally")?,
+            count_chosen: chunked("count_chosen")?,
             place: chunked("place")?,
             gather: gather.transpose()?,
             window,
@@ -264,7 +264,7 @@ fn capacity(plan: &Plan) -> usize {
     if bounds(plan) { plan.scores.cols.min(2 * plan.k + 1024) } else { 0 }
 }
 
-/// Words of workspace of a row: its state, counts and tallies, and its keys.
+/// Words of workspace of a row: its state, counts, counts of chosen scores, and keys.
 fn words_of_row(plan: &Plan) -> u64 {
     STATE + DIGITS + 2 * chunks(plan)
 }
@@ -351,7 +351,7 @@ unsafe impl Kernel<IndexerTopk> for Selector {
                         r.dispatch(&self.pick, &regions, &params, rows)?;
                     }
                 }
-                r.dispatch(&self.tally, &regions, &params, jobs)?;
+                r.dispatch(&self.count_chosen, &regions, &params, jobs)?;
                 r.dispatch(&self.place, &regions, &params, jobs)?;
                 if let Some(gather) = &self.gather {
                     let params = self.gather_params(rows, flags.bytes > 0);

@@ -93,7 +93,7 @@ launch_params! {
         generated_stride: u32,
         /// The same of drafts.
         draft_stride: u32,
-        /// 1 where a pass `share` sums up the budget, else 0.
+        /// 1 where a pass `divide` sums up the budget, else 0.
         shared_budget: u32,
         /// The form of a call of `prompt_lookup`: MAPPED and other bits.
         form: u32,
@@ -279,7 +279,7 @@ pub(super) struct Drafter {
     search: Search,
     prepare: Program,
     choose: Program,
-    share: Program,
+    divide: Program,
     copy: Program,
 }
 
@@ -300,7 +300,7 @@ impl Drafter {
             search: Search::new(gpu, shader, rows, limits, Occurrence::First, false)?,
             prepare: program("prepare", prepare, &[])?,
             choose: program("choose", &[Write, Read, Read, Read, Write, Write], &[])?,
-            share: program("share", &[Write], &[])?,
+            divide: program("divide", &[Write], &[])?,
             copy: program(
                 "copy",
                 &[Write, Read, Read, Write, Write],
@@ -330,7 +330,7 @@ impl Drafter {
         let bound = [work, none, none, none, this_time, flags];
         r.dispatch(&self.choose, &bound, &everywhere, requests)?;
         if self.rows.batch > UNSHARED {
-            r.dispatch(&self.share, &[work], &everywhere, 1)?;
+            r.dispatch(&self.divide, &[work], &everywhere, 1)?;
         }
         for part in &self.search.all {
             let bound = [

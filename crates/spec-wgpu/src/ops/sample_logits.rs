@@ -74,8 +74,8 @@ struct Programs {
     race: Program,
     take: Option<Program>,
     sums: Option<[Program; 2]>,
-    share: Option<Program>,
-    tally: Option<Program>,
+    write_probs: Option<Program>,
+    summarize: Option<Program>,
     conclude: Option<Program>,
     top: Option<Program>,
 }
@@ -135,8 +135,8 @@ impl Programs {
         let gather = [Write, Read, Read, Read, Read, Read, Read, Read];
         let reported = [Write, Write, Read, Write, Write, Write, Write];
         let of_raw = plan.logprobs.is_some() || plan.top_logprobs.is_some();
-        let tallies = of_raw || plan.ranks.is_some();
-        let concludes = tallies || plan.processed_logprobs.is_some();
+        let summaries = of_raw || plan.ranks.is_some();
+        let concludes = summaries || plan.processed_logprobs.is_some();
         let weighs = plan.probs.is_some() || plan.processed_logprobs.is_some();
         Ok(Programs {
             clear: plan.row_flags.then(|| program("clear", &data[..6], &[])).transpose()?,
@@ -149,8 +149,8 @@ impl Programs {
                 .then(|| program("take", &data[..6], &rows_wide))
                 .transpose()?,
             sums: weighs.then(sums).transpose()?,
-            share: plan.probs.map(|_| program("share", &data, &[float])).transpose()?,
-            tally: report(tallies, "tally", &reported[..3], &[float])?,
+            write_probs: plan.probs.map(|_| program("write_probs", &data, &[float])).transpose()?,
+            summarize: report(summaries, "summarize", &reported[..3], &[float])?,
             conclude: report(concludes, "conclude", &reported[..5], &[float])?,
             top: report(plan.top() > 0, "top", &reported, &rows_wide)?,
         })
@@ -240,7 +240,7 @@ impl Sampler {
             raw_maxima: if self.keeps_raw() { groups } else { 0 },
             bounds: groups,
             drawn: draws,
-            tallies: if reports { chunks * (2 + draws) } else { 0 },
+            summaries: if reports { chunks * (2 + draws) } else { 0 },
             lists: 2 * self.capacity() as u64,
         }
     }
@@ -302,15 +302,15 @@ struct Parts {
     /// Drawn tokens.
     drawn: u64,
     /// Sums and counts of chunks.
-    tallies: u64,
+    summaries: u64,
     lists: u64,
 }
 
 impl Parts {
     /// The 32-bit words of all parts together.
     fn sum(&self) -> u64 {
-        let Parts { state, partials, maxima, raw_maxima, bounds, drawn, tallies, lists } = *self;
-        state + partials + maxima + raw_maxima + bounds + drawn + tallies + lists
+        let Parts { state, partials, maxima, raw_maxima, bounds, drawn, summaries, lists } = *self;
+        state + partials + maxima + raw_maxima + bounds + drawn + summaries + lists
     }
 }
 
@@ -454,11 +454,11 @@ impl Sampler {
             run(sum, &bound, &params, chunks)?;
             run(total, &bound, &params, rows)?;
         }
-        if let Some(share) = &p.share {
-            run(share, &bound, &params, chunks)?;
+        if let Some(write_probs) = &p.write_probs {
+            run(write_probs, &bound, &params, chunks)?;
         }
-        if let Some(tally) = &p.tally {
-            run(tally, &reported, &params, chunks)?;
+        if let Some(summarize) = &p.summarize {
+            run(summarize, &reported, &params, chunks)?;
         }
         if let Some(conclude) = &p.conclude {
             run(conclude, &reported, &params, rows)?;
@@ -485,7 +485,7 @@ impl Sampler {
         part(parts.state);
         let partials = part(parts.partials);
         let maxima = part(parts.maxima);
-        let apart = part(parts.raw_maxima);
+        let separate = part(parts.raw_maxima);
         Params {
             vocab: plan.vocab() as u32,
             // A row cannot name a request above this limit.
@@ -503,10 +503,10 @@ impl Sampler {
             end_step: 0,
             partials,
             maxima,
-            raw_maxima: if self.keeps_raw() { apart } else { maxima },
+            raw_maxima: if self.keeps_raw() { separate } else { maxima },
             bounds: part(parts.bounds),
             drawn: part(parts.drawn),
-            tallies: part(parts.tallies),
+            summaries: part(parts.summaries),
             lists: part(parts.lists),
             groups: self.groups() as u32,
             capacity: self.capacity() as u32,
@@ -565,8 +565,8 @@ launch_params! {
         bounds: u32,
         /// Where the rows' tokens start in the workspace, in words.
         drawn: u32,
-        /// Where the tallies of chunks start in the workspace, in words.
-        tallies: u32,
+        /// Where the summaries of chunks start in the workspace, in words.
+        summaries: u32,
         /// Where the lists start in the workspace, in words.
         lists: u32,
         /// Groups of a row, a multiple of 4.

@@ -27,19 +27,19 @@ use crate::memory::Region;
 use crate::ops::unique_inverse::Inverse;
 use crate::shader::{Access, Program, Shader, params};
 use dispatches::Call;
-use shape::{Buckets, DIGITS, Lie, SCAN_WORDS, Shape, WINDOW_BINDINGS, WINDOWS};
+use shape::{BindingLayout, Buckets, DIGITS, SCAN_WORDS, Shape, WINDOW_BINDINGS, WINDOWS};
 
-/// The shader for keys of `$bits` bits whose tensors lie in bindings as the include `unique_$lie`
+/// The shader for keys of `$bits` bits whose tensors lie in bindings as the include `unique_$layout`
 /// says.
 macro_rules! form {
-    ($bits:literal, $lie:literal) => {
+    ($bits:literal, $layout:literal) => {
         Shader {
-            name: concat!("unique_", $lie, "_", $bits),
+            name: concat!("unique_", $layout, "_", $bits),
             source: concat!(
                 "//!include unique_keys_",
                 $bits,
                 "\n//!include unique_",
-                $lie,
+                $layout,
                 "\n",
                 include_str!("../../shaders/unique.wgsl")
             ),
@@ -48,7 +48,7 @@ macro_rules! form {
     };
 }
 
-/// The shaders by [`Lie`], then for keys of one and of two 32-bit words.
+/// The shaders by [`BindingLayout`], then for keys of one and of two 32-bit words.
 pub(super) static SHADERS: [[Shader; 2]; 3] = [
     [form!("32", "whole"), form!("64", "whole")],
     [form!("32", "windows"), form!("64", "windows")],
@@ -173,8 +173,8 @@ impl Sorter {
             ("STAGED", u32::from(staged)),
             ("STAGE", if staged { shape.tile() as u32 } else { 1 }),
         ];
-        let shader = &SHADERS[shape.lie as usize][shape.words as usize - 1];
-        let windows = shape.lie == Lie::Windows;
+        let shader = &SHADERS[shape.layout as usize][shape.words as usize - 1];
+        let windows = shape.layout == BindingLayout::Windows;
         let mut bindings =
             vec![Access::Write; if windows { WINDOW_BINDINGS } else { MAX_BINDINGS }];
         bindings[0] = Access::Read;

@@ -174,11 +174,11 @@ fn run<T: Float, I: Int>(
             None => Part { data: None, stride: 0, cols: 0 },
         },
     };
-    let all = Share { workers: 0..p.workers, scratch, outputs };
-    rayon::iter::split(all, |share| share.split(p, each)).for_each(|share| {
-        let Share { workers, scratch, mut outputs } = share;
-        // rayon may stop before each share belongs to one worker. Then the scratch of the share's
-        // first worker serves all rows of the share.
+    let all = WorkerRange { workers: 0..p.workers, scratch, outputs };
+    rayon::iter::split(all, |range| range.split(p, each)).for_each(|range| {
+        let WorkerRange { workers, scratch, mut outputs } = range;
+        // rayon may stop before each range has one worker. Then the scratch of the range's
+        // first worker serves all rows of the range.
         let (mut scratch, _) = scratch.split(1, [vocab, blocks, groups]);
         let first = workers.start * each;
         for row in first..plan.rows().min(workers.end * each) {
@@ -198,14 +198,14 @@ fn run<T: Float, I: Int>(
 ///
 /// A struct that is split by hand, because parallel iterators over eight outputs, seven of which
 /// may be absent, would be compiled once for each combination of outputs.
-struct Share<'a, I> {
+struct WorkerRange<'a, I> {
     workers: Range<usize>,
     scratch: Scratch<'a>,
     outputs: Outputs<'a, I>,
 }
 
-impl<I> Share<'_, I> {
-    /// Splits the share of two or more workers into two halves. Each worker has `each` rows.
+impl<I> WorkerRange<'_, I> {
+    /// Splits the range of two or more workers into two halves. Each worker has `each` rows.
     fn split(self, p: &Prepared, each: usize) -> (Self, Option<Self>) {
         let Range { start, end } = self.workers;
         let half = (end - start) / 2;
@@ -214,10 +214,10 @@ impl<I> Share<'_, I> {
         }
         let scratch = self.scratch.split(half, [p.plan.vocab(), p.blocks(), p.groups()]);
         let outputs = self.outputs.split(half * each);
-        let share = |workers, scratch, outputs| Share { workers, scratch, outputs };
+        let range = |workers, scratch, outputs| WorkerRange { workers, scratch, outputs };
         (
-            share(start..start + half, scratch.0, outputs.0),
-            Some(share(start + half..end, scratch.1, outputs.1)),
+            range(start..start + half, scratch.0, outputs.0),
+            Some(range(start + half..end, scratch.1, outputs.1)),
         )
     }
 }

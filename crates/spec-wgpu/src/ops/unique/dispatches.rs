@@ -3,7 +3,7 @@
 use spec_core::Result;
 
 use super::shape::{
-    Buckets, DIGITS, Lie, SURVEYS, Shape, THREADS, WINDOW_BINDINGS, WINDOWS, Window,
+    BindingLayout, Buckets, DIGITS, SURVEYS, Shape, THREADS, WINDOW_BINDINGS, WINDOWS, Window,
 };
 use super::{Params, Sorter};
 use crate::launch::{MAX_BINDINGS, Recorder};
@@ -67,7 +67,7 @@ impl Sorter {
     /// Records the dispatches that sort the keys.
     pub(super) fn sort(&self, r: &mut Recorder<'_>, call: &Call<'_>) -> Result<()> {
         let shape = &self.shape;
-        if shape.lie == Lie::Part || shape.n == 0 {
+        if shape.layout == BindingLayout::Part || shape.n == 0 {
             return self.sort_by_digits(r, call);
         }
         let all = Step::from(Place::Keys, Window { start: 0, len: shape.n });
@@ -172,14 +172,14 @@ impl Sorter {
         step: Step<'_>,
         groups: u64,
     ) -> Result<()> {
-        let Shape { n, window, lie, signed, .. } = self.shape;
+        let Shape { n, window, layout, signed, .. } = self.shape;
         let Step { source, target, .. } = step;
         let first = source.start - u64::from(step.before);
         let mut regions = [Region::nothing(); WINDOW_BINDINGS];
         regions[5] = call.table;
         regions[6] = call.state;
         let counters = step.counters.unwrap_or_else(Region::nothing);
-        if lie == Lie::Part {
+        if layout == BindingLayout::Part {
             let len = source.len + u64::from(step.before) + u64::from(step.after);
             let places = [call.keys, call.area, call.distinct];
             // In the order of the bindings: the buffer to read, then the buffer to write.
@@ -189,7 +189,7 @@ impl Sorter {
             }
             regions[7] = counters.elements(2 * target.start, 2 * target.len);
         } else {
-            // The first window (for `Lie::Whole` the whole tensor), then the other windows.
+            // The first window (for `BindingLayout::Whole` the whole tensor), then the others.
             let others = WINDOWS - 1;
             let tensors = [(0, call.keys, 1), (3, call.area, 1), (4, call.distinct, 1)];
             for (i, (slot, region, each)) in
@@ -219,7 +219,7 @@ impl Sorter {
             tiles: self.shape.tiles() as u32,
             digit: step.digit,
             flip: if highest { 0x80 } else { 0 },
-            forced: if lie == Lie::Part { u32::MAX } else { 0 },
+            forced: if layout == BindingLayout::Part { u32::MAX } else { 0 },
             counts_keys: u32::from(step.counts_keys),
             sign: if signed { 1 << 31 } else { 0 },
             surveys: self.shape.surveys() as u32,

@@ -28,7 +28,7 @@ const APART: u64 = 32;
 
 /// How tensors lie in bindings.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Lie {
+pub(super) enum BindingLayout {
     /// Each tensor lies in one binding.
     Whole,
     /// Each tensor lies in up to four bindings, which are bound at once.
@@ -47,7 +47,7 @@ pub(super) struct Shape {
     pub(super) rows: u64,
     /// Keys of a window: all keys, or a multiple of a tile.
     pub(super) window: u64,
-    pub(super) lie: Lie,
+    pub(super) layout: BindingLayout,
     /// How to sort by buckets; `None` where the keys must be sorted by digits.
     pub(super) buckets: Option<Buckets>,
 }
@@ -123,21 +123,21 @@ impl Shape {
         let fits = gpu.window(8).saturating_sub(2);
         let window = if n <= fits { n } else { fits / (rows * THREADS) * (rows * THREADS) };
         let limits = &gpu.0.limits;
-        let lie = match () {
-            () if n <= fits => Lie::Whole,
+        let layout = match () {
+            () if n <= fits => BindingLayout::Whole,
             () if n <= WINDOWS * window
                 && limits.max_storage_buffers_per_shader_stage as usize >= WINDOW_BINDINGS =>
             {
-                Lie::Windows
+                BindingLayout::Windows
             }
-            () => Lie::Part,
+            () => BindingLayout::Part,
         };
         let memory = u64::from(limits.max_compute_workgroup_storage_size) / 4;
-        let buckets = match lie {
-            Lie::Part => None,
-            Lie::Whole | Lie::Windows => Buckets::of(n, words, memory),
+        let buckets = match layout {
+            BindingLayout::Part => None,
+            BindingLayout::Whole | BindingLayout::Windows => Buckets::of(n, words, memory),
         };
-        Shape { n, words, signed, rows, window, lie, buckets }
+        Shape { n, words, signed, rows, window, layout, buckets }
     }
 
     pub(super) fn tile(&self) -> u64 {
@@ -161,8 +161,8 @@ impl Shape {
 
     /// The keys that each dispatch handles: all keys at once, or one window after the other.
     pub(super) fn windows(&self) -> impl Iterator<Item = Window> + use<> {
-        let Shape { n, window, lie, .. } = *self;
-        let each = if lie == Lie::Part { window } else { n };
+        let Shape { n, window, layout, .. } = *self;
+        let each = if layout == BindingLayout::Part { window } else { n };
         let starts = (0..n).step_by(each.max(1) as usize);
         starts.map(move |start| Window { start, len: each.min(n - start) })
     }

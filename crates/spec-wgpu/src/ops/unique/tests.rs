@@ -223,7 +223,7 @@ fn parts() {
     let mut random = Random(4);
     for dtype in [DType::I64, DType::U32] {
         let keys: Vec<_> = (0..20_000).map(|_| random.next() >> 50).collect();
-        assert!(Shape::of(&gpu, dtype, 20_000).lie == Lie::Part);
+        assert!(Shape::of(&gpu, dtype, 20_000).layout == BindingLayout::Part);
         check(&gpu, dtype, &keys, "parts");
     }
 }

@@ -1,38 +1,39 @@
-// adjust_logits where few rows leave room for many blocks: an entry a token of a block's class.
+// adjust_logits for few rows, so that each row has several blocks: an array with an entry for each
+// token of the block's class.
 //
-//     entries    how often the token was generated; whether it stands in the prompt, has a bias, has
-//                several
-//     forbidden  a bit a token: the token may not come next
+//     entries    for each token: how often it was generated; marks for a token that is in the
+//                prompt, has a bias, or has several biases
+//     forbidden  a bit for each token: 1 if the token is forbidden
 //
-// Threads first mark the entries of the tokens of the text and of the biases, in any order. Then they go
-// through the same tokens again, and the first thread to come to an entry takes it, which leaves an
-// empty one: the thread reads the token's logit, applies the rules in their order, and writes the logit
-// once. While logits are on their way, threads look for tokens that may not come next, whose logits
-// are written last. No entry is searched for, and none is looked at that nothing touched.
+// Threads first mark the entries of all tokens of the text and of the biases, in any order. Then
+// they visit the same tokens again. The first thread that visits an entry takes it and leaves an
+// empty entry: that thread reads the token's logit, applies the rules in order, and writes the
+// logit once. While logits are in flight, threads look for forbidden tokens, whose logits are
+// written last. No entry needs a search, and entries that no token marked are never visited.
 //
-// An entry has 16 bits where the generated tokens of a text can be counted in 13, else 32 bits; the
-// class is divided into two then, one after the other.
+// An entry has 16 bits if the number of generated tokens of the text fits 13 bits. Otherwise an
+// entry has 32 bits, and the class is processed in two halves.
 #pragma once
 
 #include "adjust_logits_row.cuh"
 
-namespace few {
+namespace direct {
 
-// Of an entry: whether the token stands in the prompt, has a bias, has several; the rest counts how
-// often the token was generated.
+// The low bits of an entry are marks: the token is in the prompt, has a bias, has several biases.
+// The other bits count how often the token was generated.
 constexpr u32 IN_PROMPT = 1;
 constexpr u32 BIASED = 2;
 constexpr u32 REPEATED_BIAS = 4;
 constexpr u32 COUNT_SHIFT = 3;
 constexpr u32 GENERATED = 1u << COUNT_SHIFT;
-// Tokens that an entry of 16 bits counts.
+// The largest count of an entry of 16 bits.
 constexpr u32 NARROW_COUNT = 0xFFFFu >> COUNT_SHIFT;
 
-// A class of a row's tokens.
+// One class of a row's tokens.
 struct Class : Words {
     u32* entries;
     u32* forbidden;
-    // 1 where a word has two entries, 0 where it has one.
+    // 1 if a word holds two entries, 0 if it holds one.
     u32 pack;
 
     INLINE Class(const Params& p)
@@ -40,7 +41,7 @@ struct Class : Words {
           forbidden(entries + p.class_words * 16), pack(1) {}
 
     INLINE static void clear(const Params& p) {
-        // Entries of 16 bits of 32 tokens a word, and its bits.
+        // A word of the bitmap has 32 tokens: 16 words of entries of 16 bits, and one word of bits.
 #pragma unroll 4
         for (u32 at = threadIdx.x; at < p.class_words * 17 / 4; at += blockDim.x) {
             shared_words[at] = make_uint4(0, 0, 0, 0);
@@ -60,21 +61,21 @@ struct Class : Words {
         if (place != NONE) atomicOr(entries + (place >> pack), mark << shift(place));
     }
 
-    // Marks an entry that has a bias.
+    // Marks the entry of a token with a bias.
     INLINE void mark_biased(u32 place) {
         if (place == NONE) return;
         const u32 word = atomicOr(entries + (place >> pack), BIASED << shift(place));
         if (entry_of(word, place) & BIASED) mark(place, REPEATED_BIAS);
     }
 
-    // Takes an entry: 0 where it is empty by now.
+    // Takes an entry; returns 0 if it is empty, because another thread has taken it.
     INLINE u32 take_biased(u32 place) {
         if (place == NONE) return 0;
         const u32 others = ~((0xFFFFFFFFu >> 16 * pack) << shift(place));
         return entry_of(atomicAnd(entries + (place >> pack), others), place);
     }
 
-    // Takes an entry, if it has no bias. Entries that have one are left to the biases.
+    // Takes an entry without a bias. Entries with a bias are taken by `finish_biases`.
     INLINE u32 take(u32 place) {
         if (place == NONE) return 0;
         const u32 word = *static_cast<volatile u32*>(entries + (place >> pack));
@@ -83,11 +84,11 @@ struct Class : Words {
     }
 };
 
-// Places in a class of the tokens of a piece that a penalty applies to, NONE for others.
+// The places in the class of a piece's tokens to which a penalty applies; NONE for other tokens.
 struct Places {
     u32 at[AHEAD];
 
-    // Of a text's tokens from `base` on, the last drafts behind them.
+    // For a text's tokens from `base` on, where the last drafts follow the request's text.
     INLINE Places(const Piece& piece, const Text& text, u32 base, Class& own) {
         const Row& s = text.s;
         const u32 end = s.length + min(s.depth, TAIL);
@@ -119,8 +120,8 @@ INLINE float penalised(const Row& s, u32 entry, float x) {
     return ::penalised(s, count > 0 || (entry & IN_PROMPT), count, x);
 }
 
-// Entries that a thread has taken, and their logits. A thread asks for some logits before it writes
-// the first, which would make it wait for each in turn.
+// Entries that a thread has taken, and their logits. A thread issues several loads before it writes
+// the first logit, because it would otherwise wait for each load in turn.
 template <typename T>
 struct Taken {
     u32 entries[AHEAD];
@@ -145,14 +146,15 @@ struct Taken {
     }
 };
 
-// The tokens of drafts before the last TAIL: `found(place)`. By one thread, and seldom.
+// Calls found(place) for the tokens of drafts before the last TAIL tokens. By one thread; rarely
+// needed.
 template <typename Found>
 INLINE void each_far_draft(const Text& text, Class& own, Found found) {
     const Row& s = text.s;
     if (threadIdx.x != 0 || s.depth <= TAIL || s.start >= s.length + s.depth) return;
 #pragma unroll 1
-    for (Cursor way = {s.behind, TAIL}; way.back < s.depth; way.move(text)) {
-        found(own.place(way.token(text)));
+    for (Cursor cursor = {s.behind, TAIL}; cursor.back < s.depth; cursor.move(text)) {
+        found(own.place(cursor.token(text)));
     }
 }
 
@@ -176,8 +178,8 @@ INLINE void finish_biases(const Params& p, const Row& s, Class& own, T* logits) 
     }
 }
 
-// Adjusts the logits of the tokens of a class, whose entries and bits are clear. `piece` is the first
-// of the text. By the whole block, after a barrier.
+// Adjusts the logits of the tokens of a class, whose entries and bits must be clear. `piece` has
+// the first tokens of the text. By the whole block, after a barrier.
 template <typename T>
 INLINE void adjust_class(const Params& p, const Text& text, u64 row, const Piece& piece, Class& own,
                          T* logits) {
@@ -219,7 +221,7 @@ INLINE void adjust_class(const Params& p, const Text& text, u64 row, const Piece
     write_forbidden(own, own.forbidden, p.class_words, logits);
 }
 
-// Adjusts the row's classes that the block has, of which the first is clear.
+// Adjusts the classes of the row that this block has; the first one must be clear.
 template <typename T>
 INLINE u32 adjust_classes(const Params& p, const Text& text, u64 row, const Piece& piece, T* logits) {
     Class own(p);
@@ -238,7 +240,7 @@ INLINE u32 adjust_classes(const Params& p, const Text& text, u64 row, const Piec
                 __syncthreads();
             }
             again = true;
-            own.own = number + (half << p.class_bits);
+            own.class_index = number + (half << p.class_bits);
             adjust_class(p, text, row, piece, own, logits);
         }
     }

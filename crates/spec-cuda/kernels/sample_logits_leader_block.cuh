@@ -1,18 +1,18 @@
-// sample_logits of rows that need only their few largest logits: a small top-k, or several draws at
-// temperature 0. As in race_lead.cuh, the leading block gets the largest logit of each group of the
-// row. It finds the tokens with the largest logits, and tells the other blocks whether it needs their
-// help or they may end.
+// sample_logits of rows that need only a few of the largest logits: a small top-k, or several draws
+// at temperature 0. As in race_leader_block.cuh, the leading block receives the largest logit of
+// each group of the row. It finds the tokens with the largest logits, and tells the other blocks
+// whether it needs their help or they may end.
 #pragma once
 
-#include "race_lead.cuh"
+#include "race_leader_block.cuh"
 #include "sample_logits_cut.cuh"
 
-// The logits of a row with what the rules of sample_logits make of them: NaN and masked tokens are negative
-// infinity.
+// The logits of a row as sample_logits counts them: NaN and tokens that the mask disallows are
+// negative infinity.
 template <typename T>
 struct MaskedLogits {
     const T* row;
-    // A bit for each that is allowed; null: all are.
+    // One bit for each token, 1 if it is allowed; null: all tokens are allowed.
     const u32* mask;
     u32 vocab;
 
@@ -23,9 +23,10 @@ struct MaskedLogits {
     }
 };
 
-struct Lead {
+struct LeaderSelect {
     struct Shared {
-        // Where the block that leads gets the largest logits, and where each block gets its answer.
+        // Counts the largest logits that the leading block receives, and the answer that each block
+        // receives.
         Arrivals arrivals;
         Arrivals answered;
         u64 answer;
@@ -33,27 +34,28 @@ struct Lead {
 
     Shared& shared;
 
-    // Prepares the barriers. To be called before the team is made, whose constructor makes them visible to
-    // the other blocks.
-    INLINE Lead(Shared& of_block) : shared(of_block) {
+    // Prepares the barriers. Must be called before the team is constructed, whose constructor makes
+    // them visible to the other blocks.
+    INLINE LeaderSelect(Shared& of_block) : shared(of_block) {
         if (threadIdx.x == 0) {
             shared.arrivals.init();
             shared.answered.init();
         }
     }
 
-    // Whether `wanted` tokens are few for a row of `vocab` tokens: so few that most of them are in different
-    // segments of the row.
+    // Whether `wanted` tokens are so few for a row of `vocab` tokens that most of them are in
+    // different segments of the row.
     INLINE static bool serves(u32 wanted, u32 vocab) {
-        return Few::serves(wanted) && vocab >= 4 * GROUP * wanted && vocab <= RaceShared::IN_ORDER * GROUP;
+        return CandidateList::serves(wanted) && vocab >= 4 * GROUP * wanted && vocab <= RaceShared::IN_ORDER * GROUP;
     }
 
-    // In the leading block: lists the tokens that can be among the `wanted` tokens with the largest logits, as
-    // many as `few` has room for, and answers the other blocks. The answer is the key of the row's largest
-    // logit, or 0 where the other blocks are needed, because too many logits are alike or no token is
-    // allowed. Where `floor` is not 0, tokens that weigh less than `floor` are not listed.
+    // In the leading block: lists the tokens that can be among the `wanted` tokens with the largest
+    // logits, as many as `candidates` has room for, and answers the other blocks. The answer is the
+    // key of the row's largest logit; it is 0 if the other blocks are needed, because too many
+    // logits are equal or no token is allowed. If `floor` is not 0, tokens with a weight below
+    // `floor` are not listed.
     template <typename T>
-    INLINE u32 find(Few& few, RaceShared& races, const MaskedLogits<T>& row, const Team& team, u32 wanted,
+    INLINE u32 find(CandidateList& candidates, RaceShared& races, const MaskedLogits<T>& row, const Team& team, u32 wanted,
                     u64 floor, float inverse) const {
         constexpr u32 EACH = RaceShared::IN_ORDER / SELECT_THREADS;
         constexpr u32 AT_ONCE = 4;
@@ -78,7 +80,7 @@ struct Lead {
         __syncthreads();
         const u32 largest =
             __reduce_max_sync(ALL_LANES, static_cast<u32>(races.bars[team.lane % SELECT_WARPS]));
-        const Bound reached(few, own, wanted, largest, Bound::STEPS);
+        const Bound reached(candidates, own, wanted, largest, Bound::STEPS);
         const float bound = exact::value_of_key(reached.key);
         const Scale scale = {exact::value_of_key(largest), inverse};
         const float heavy = floor == 0 ? negative_infinity() : scale.least_entry(floor);
@@ -94,14 +96,15 @@ struct Lead {
         const u32 count = races.group_count;
         const auto list = [&](float entry, u32 token) {
             if (!(entry >= least) || (floor != 0 && scale.fixed(entry) < floor)) return;
-            const u32 place = atomicAdd(&few.listed, 1u);
-            if (place < Few::MAX) few.list[place] = listed_entry(entry, token);
+            const u32 place = atomicAdd(&candidates.listed, 1u);
+            if (place < CandidateList::MAX) candidates.list[place] = listed_entry(entry, token);
         };
-        // A list that overflowed comes from many equal logits; the leading block then does not look at any.
+        // If too many groups were listed, many logits are equal; the leading block then reads no
+        // group.
         const u32 looked_at = count <= RaceShared::MAX_GROUPS ? count : 0;
 #pragma unroll 1
         for (u32 base = team.warp; base < looked_at; base += SELECT_WARPS * AT_ONCE) {
-            if (__any_sync(ALL_LANES, is_full(few.listed, Few::MAX))) break;
+            if (__any_sync(ALL_LANES, is_full(candidates.listed, CandidateList::MAX))) break;
             float entries[2 * AT_ONCE];
             u32 tokens[AT_ONCE];
 #pragma unroll
@@ -118,27 +121,27 @@ struct Lead {
             }
         }
         __syncthreads();
-        const u32 listed = few.listed;
+        const u32 listed = candidates.listed;
         const bool enough = listed >= wanted || (listed > 0 && heavy >= bound);
-        const bool all = count <= RaceShared::MAX_GROUPS && listed <= Few::MAX;
+        const bool all = count <= RaceShared::MAX_GROUPS && listed <= CandidateList::MAX;
         const u32 answer = largest > LOWEST_KEY && enough && all ? largest : 0;
         if (team.warp == 0 && team.lane > 0 && team.lane < team.blocks.size) {
             team.blocks.put(&shared.answer, &shared.answered.word, team.lane, answer);
         }
         if (answer == 0) {
             __syncthreads();
-            if (threadIdx.x == 0) few.begin_again();
+            if (threadIdx.x == 0) candidates.begin_again();
             __syncthreads();
         }
         return answer;
     }
 
-    // In every other block: sends its groups' largest logits to the leading block, and returns that block's
-    // answer. meanwhile() is called while the leading block looks for it.
+    // In every other block: sends its groups' largest logits to the leading block, and returns the
+    // answer of that block. meanwhile() is called while the leading block works on the answer.
     template <typename Meanwhile>
-    INLINE u32 ask(const RaceShared& races, const Team& team, const Share& share, Meanwhile&& meanwhile) const {
+    INLINE u32 ask(const RaceShared& races, const Team& team, const WarpRange& range, Meanwhile&& meanwhile) const {
         if (threadIdx.x == 0) shared.answered.expect(sizeof(shared.answer));
-        send_tops(&races.tops[0][0], shared.arrivals, share, team.lane);
+        send_tops(&races.tops[0][0], shared.arrivals, range, team.lane);
         meanwhile();
         shared.answered.wait(0);
         return static_cast<u32>(shared.answer);

@@ -1,4 +1,5 @@
-// Selects the k best scores of a row by digits of their keys. Suits any scores.
+// indexer_topk by digits: selects the k best scores of a row by a radix select. It suits any
+// scores.
 //
 // A block reads its piece once. In shared memory it keeps its candidates, the scores that can still
 // be among the k best, in order of index:
@@ -12,9 +13,9 @@
 // Then the team finds the key of the k-th largest candidate of all blocks, by digits of 11, 11 and
 // 10 bits. For each digit, each block counts its candidates in bins in its own shared memory. After
 // a barrier of the team, each block reads the coarse bins of all blocks (sums of 32 bins), and then
-// the 32 bins of the coarse bin in which the k-th candidate is. So every block finds the same digit
-// without more messages. Last, each block writes its candidates that stay, behind those of the
-// blocks before it. A single block finds the k best of its own candidates in the same way.
+// the 32 bins of the coarse bin that contains the k-th candidate. So every block finds the same
+// digit without further messages. Finally, each block writes its candidates that stay, after those
+// of the blocks before it. A single block finds the k best of its own candidates in the same way.
 #pragma once
 
 #include "aligned_row.cuh"
@@ -22,8 +23,8 @@
 #include "params/indexer_topk.cuh"
 
 constexpr u32 MAX_THREADS = 1024;
-// Scores of a tile that a thread holds, while its scores of the next tile are being loaded: 64 KB
-// of f32 for a block, twice what the latency of memory asks for.
+// Scores of a tile that a thread holds while its scores of the next tile are loaded: 64 KB of f32
+// for a block, twice what is needed to hide the latency of memory.
 constexpr u32 OF_THREAD = 8;
 constexpr u32 PASSES = 3;
 constexpr u32 BINS = 2048;
@@ -34,12 +35,12 @@ constexpr u32 ROUNDS = 2;
 
 // By a bound: the largest number of levels (see `least_count`), for a team of 16 blocks.
 constexpr u32 LEVELS = 5;
-// Up to this number of keys, comparing all of them with each other is faster than counting digits.
-constexpr u32 FEW = 128;
+// With at most this number of keys, comparing all pairs of keys is faster than counting digits.
+constexpr u32 MAX_COMPARED = 128;
 
-// What the other blocks read of a block's list: the number of its scores; a key that none of them
-// exceeds; and the key that they are above.
-struct alignas(16) Listed {
+// The header of a block's list, which other blocks read: the number of scores; a key that no score
+// exceeds; and the bound, a key that all scores are above.
+struct alignas(16) ListHeader {
     u32 count;
     u32 largest;
     u32 bound;
@@ -52,34 +53,34 @@ struct Shared {
     // Sums over the team.
     u32 coarse_sums[PASSES][COARSE];
     u32 fine_sums[PASSES][WARP];
-    // Candidates of the blocks before this one: how many are above the cut, and how many equal it.
+    // The number of candidates in earlier blocks that are above the cut, and that equal the cut.
     u32 above_before;
     u32 ties_before;
-    // Sums of warps, for `warp_place`, in turns.
+    // Sums of warps, for `warp_place`, in two buffers used in turn.
     u32 warp_totals[2][WARP];
-    // By a bound, from here on. The least and the largest maximum of the groups of each warp.
+    // By a bound, from here on. The smallest and the largest maximum of the groups of each warp.
     u32 lowest[WARP];
     u32 highest[WARP];
-    // Told by each block: for each level, the key that so many of its keys reach; and how many of
-    // its scores equal the bound.
+    // Published by each block: for each level, the key that the level's count of keys reach; and
+    // the number of scores that equal the bound.
     u32 reached[LEVELS][MAX_CLUSTER];
     u32 ties[MAX_CLUSTER];
-    Listed own;
-    // What this block tells the others.
+    ListHeader own;
+    // The values that this block publishes.
     u32 own_reached[LEVELS];
     u32 own_ties;
     u32 bound;
-    // The bin in which the cut is, how many keys of the bin stay, and how many keys it has.
+    // The bin that contains the cut, the number of its keys that stay, and the number of its keys.
     u32 digit;
     u32 digit_need;
     u32 digit_count;
-    // The cut (see `Cut`), and the keys that share its bin, if they are few.
+    // The cut (see `Cut`), and the keys of its bin, if there are at most MAX_COMPARED.
     u32 cut_key;
     u32 cut_ties;
-    u32 few_count;
-    u32 few[FEW];
-    // The scores that the blocks before this one choose: how many are above the cut (in the upper
-    // 16 bits) and how many equal it, among the listed scores.
+    u32 compared_count;
+    u32 compared[MAX_COMPARED];
+    // Counts over the lists of earlier blocks: scores above the cut in the upper 16 bits, scores
+    // equal to the cut in the lower 16 bits.
     u32 before;
     u32 unused[2];
 };
@@ -104,19 +105,19 @@ INLINE u32* words() {
 
 // ---- candidates ---------------------------------------------------------------
 
-// Keys and indices of a block's candidates, in order of index. A candidate of key 0, which no score
-// has, is an empty place.
+// Keys and indices of a block's candidates, in order of index. Key 0, which no score has, marks an
+// empty place.
 struct Candidates {
     u32 count;
     u32 capacity;
-    // Which of the two arrays in warp_totals is next.
+    // The buffer of warp_totals that is used next is turn % 2.
     u32 turn;
 
     INLINE u32* keys() const { return words(); }
     INLINE u32* indices() const { return words() + capacity; }
 };
 
-// What separates the best candidates from the others: candidates with a larger key stay, and the
+// The cut between the best candidates and the others: candidates with a larger key stay, and the
 // first `ties` candidates with this key.
 struct Cut {
     u32 key;
@@ -124,8 +125,8 @@ struct Cut {
 };
 
 // The sum of `own` over the warps before this one. `own` is the same in all lanes of a warp;
-// `total` is the sum over all warps of the block. Takes one barrier, because calls use two arrays
-// in turns.
+// `total` is the sum over all warps of the block. Takes one barrier, because calls use two buffers
+// in turn.
 INLINE u32 warp_place(u32& turn, u32 own, u32& total) {
     const u32 lane = lane_id();
     u32* const totals = shared().warp_totals[turn & 1];
@@ -146,9 +147,9 @@ INLINE u32 reached(u32 own, u32& need) {
     return lane;
 }
 
-// The cut that leaves `need` of the candidates of a team, which has more candidates than that. Sets
-// s.above_before and s.ties_before; a caller passes a barrier before it reads them.
-// Not inlined: instructions that run once take longer to fetch than to run, so there is one copy.
+// The cut that leaves `need` candidates of a team that has more. Sets s.above_before and
+// s.ties_before; a caller passes a barrier before it reads them. Not inlined, so that there is one
+// copy: instructions that run once take longer to fetch than to run.
 __device__ __noinline__ Cut find_cut(const Cluster team, u32 count, u32 need) {
     Shared& s = shared();
     const u32* const keys = words();
@@ -181,7 +182,8 @@ __device__ __noinline__ Cut find_cut(const Cluster team, u32 count, u32 need) {
             if (lane == 0) s.coarse[pass][g] = sum;
         }
         team.sync();
-        // A thread reads one or two coarse bins, each of one block, and below one bin of one block.
+        // A thread reads one or two coarse bins, each of one block; further below, it reads one bin
+        // of one block.
         u32 of_coarse[ROUNDS];
 #pragma unroll
         for (u32 round = 0; round < ROUNDS; round++) {
@@ -232,8 +234,8 @@ __device__ __noinline__ Cut find_cut(const Cluster team, u32 count, u32 need) {
 }
 
 // Calls put(place, key, index) for the candidates that stay (see `Cut`), in order of index; places
-// count from 0. `put` may overwrite candidates that this loop has read: all threads have read them
-// by then. Returns how many candidates stay.
+// count from 0. `put` may overwrite candidates that this loop has already read: all threads have
+// read them. Returns the number of candidates that stay.
 template <typename Put>
 INLINE u32 keep(Candidates& c, const Cut& cut, Put put) {
     constexpr u32 N = 4;
@@ -320,8 +322,8 @@ struct TiledPiece : AlignedRow<T> {
     using Row::row;
     static constexpr u32 N = Row::N;
     static constexpr u32 AHEAD = OF_THREAD / N;
-    // `collect` packs AHEAD counts in one word, one for each vector of a thread: the bits of one
-    // count, and a mask of so many bits.
+    // `collect` packs AHEAD counts in one word, one for each vector of a thread. FIELD is the
+    // number of bits of a count, MASK a mask of that number of bits.
     static constexpr u32 FIELD = 32 / AHEAD;
     static constexpr u32 MASK = AHEAD == 1 ? ~0u : (1u << FIELD % 32) - 1;
 
@@ -341,8 +343,8 @@ struct TiledPiece : AlignedRow<T> {
         return tile + threadIdx.x / WARP * (AHEAD * WARP) + a * WARP + lane_id();
     }
 
-    // Which entries of a vector are in the row and in the piece, one bit for each entry. The index
-    // of an entry before the row wraps and so is not less than `length`.
+    // A bit for each entry of a vector: 1 if the entry is in the row and in the piece. The index of
+    // an entry before the row wraps, so it is not less than `length`.
     INLINE u32 there(u32 v) const {
         if (v >= end) return 0;
         const u32 first = index(v);
@@ -362,14 +364,14 @@ struct TiledPiece : AlignedRow<T> {
     }
 };
 
-// Reads a piece and leaves its candidates. Returns whether this thread met a NaN.
+// Reads a piece and stores its candidates. Returns whether this thread read a NaN.
 template <typename T>
 INLINE bool collect(const Params& p, const TiledPiece<T>& piece, Candidates& c) {
     constexpr u32 N = TiledPiece<T>::N;
     constexpr u32 AHEAD = TiledPiece<T>::AHEAD;
     constexpr u32 FIELD = TiledPiece<T>::FIELD;
     const u32 tile = blockDim.x * AHEAD;
-    bool odd = false;
+    bool has_nan = false;
     bool bounded = false;
     float bound = 0.0f;
     Pack<T> next[AHEAD];
@@ -415,7 +417,7 @@ INLINE bool collect(const Params& p, const TiledPiece<T>& piece, Candidates& c) 
 #pragma unroll
                 for (u32 j = 0; j < N; j++) {
                     const float x = wide(packs[a].items[j], p.brain);
-                    odd |= x != x;
+                    has_nan |= x != x;
                     keys[j] = bits[a] >> j & 1 ? exact::sort_key(x) : 0;
                 }
                 const u32 slot = c.count + (v - from) * N;
@@ -439,7 +441,7 @@ INLINE bool collect(const Params& p, const TiledPiece<T>& piece, Candidates& c) 
 #pragma unroll
             for (u32 j = 0; j < N; j++) {
                 const float x = wide(packs[a].items[j], p.brain);
-                odd |= x != x;
+                has_nan |= x != x;
                 above |= x > bound ? 1u << j : 0u;
             }
             bits[a] &= above;
@@ -469,7 +471,7 @@ INLINE bool collect(const Params& p, const TiledPiece<T>& piece, Candidates& c) 
         c.count += total;
     }
     __syncthreads();
-    return odd;
+    return has_nan;
 }
 
 // ---- the row ------------------------------------------------------------------
@@ -483,8 +485,8 @@ INLINE u32 select_by_digits(const Params& p, const Cluster& team, const T* score
     Candidates c = {0, p.capacity, 0};
     const u32 bits = collect(p, piece, c) ? NON_FINITE : 0;
     Cut cut = find_cut(team, c.count, p.k);
-    // This block no longer reads other blocks' counts. It ends after all blocks have come here,
-    // because they may still read its counts.
+    // This block no longer reads counts of other blocks. It must not end before all blocks have
+    // arrived here, because they may still read its counts.
     team.arrive();
     __syncthreads();
     const u32 ties_before = min(s.ties_before, cut.ties);

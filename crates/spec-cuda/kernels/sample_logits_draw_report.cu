@@ -1,30 +1,30 @@
-// sample_logits where rows draw from all tokens but for what min-p drops, and more is asked for than one token:
-// several tokens, the logarithms of their shares, or what the kernel that reports (sample_logits_report.cu) would
-// have to read from memory again. Rows with a mask have other kernels: sample_logits_plain.cu for one token,
-// sample_logits.cu for more, and then the kernel that reports.
+// sample_logits for batches whose rows draw from all tokens except those that min-p drops, and for
+// which more than one token is wanted: several tokens, log-probabilities, or outputs for which the
+// reporting kernel (sample_logits_report.cu) would have to read the row again. Rows with a mask use
+// sample_logits_plain.cu for one token, otherwise sample_logits.cu, and then the reporting kernel.
 //
-// A row is read once, as in sample_logits_plain.cu. Where a sum of weights is asked for, each lane adds up what
-// it reads, in units of the largest that it has met: an FMA, a power and an addition a logit. The leading block
-// gets the sums with the largest logits of the groups, lets the tokens race (race_order.cuh), and writes all that
-// is asked for.
+// A row is read once, as in sample_logits_plain.cu. If a sum of weights is wanted, each lane adds
+// up the weights of the logits that it reads, relative to its largest logit so far: an FMA, an
+// exponential and an addition for each logit. The leading block receives the sums together with the
+// largest logits of the groups, lets the tokens race (race_order.cuh), and writes all outputs.
 //
-// Bytes: the logits once. The powers take 33 million / (132 * 16) = 15,500 cycles at 256 rows, 9 us of the 50
-// that reading takes.
+// Bytes: the logits once. The exponentials take 33 million / (132 * 16) = 15,500 cycles at 256
+// rows, 9 us of the 50 us that reading takes.
 #include "race_order.cuh"
 #include "sample_logits_plain.cuh"
 #include "sample_logits_report.cuh"
 
-// A lane's sum of the powers of 2 whose exponents are logits times `scale`.
+// A lane's sum of the powers 2^(logit * scale).
 struct PowerSum {
-    // 0 where no sum is asked for.
+    // 0 if no sum is wanted.
     float scale;
-    // The sum is in units of 2^exponent, which is the largest power so far.
+    // `sum` is in units of 2^exponent, the largest power so far.
     float exponent;
     float sum;
 
     INLINE PowerSum() : scale(0.0f), exponent(-LARGEST), sum(0.0f) {}
 
-    // For what LogitGroups::survey reads.
+    // Called by LogitGroups::survey before a batch of logits.
     INLINE bool begin(float top) {
         if (scale == 0.0f) return false;
         const float larger = fmaxf(exponent, top * scale);
@@ -41,7 +41,7 @@ struct PowerSum {
         if (there) sum += own;
     }
 
-    // The warp's sum.
+    // The sum over the warp.
     INLINE u64 of_warp() const {
         float largest = exponent;
 #pragma unroll
@@ -50,8 +50,8 @@ struct PowerSum {
         return static_cast<u64>(__float_as_uint(largest)) << 32 | __float_as_uint(all);
     }
 
-    // The sum of all warps, in units of the largest logit's power; of no use where some logit is not finite, or
-    // is so large that its exponent is not.
+    // The sum over all warps, in units of the largest logit's power. Not usable if a logit is
+    // infinite, or so large that its exponent is infinite.
     INLINE static float of_row(const u64* of_warps, u32 warps, u32 lane, float largest, float scale) {
         float all = 0.0f;
 #pragma unroll 1
@@ -64,10 +64,10 @@ struct PowerSum {
     }
 };
 
-// The logarithms of the tokens' shares of a sum of weights.
-struct LogShares {
+// The logarithms of tokens' probabilities.
+struct LogProbs {
     Scale scale;
-    // Of the sum.
+    // The logarithm of the sum of weights.
     float logarithm;
 
     INLINE float operator()(float x) const {
@@ -76,8 +76,8 @@ struct LogShares {
     }
 };
 
-// The sum of the weights that are `floor` units and more, in units of 2^-40, by the whole block, which adds it up
-// in `sum`, in shared memory. `tops` has the largest logit of each group.
+// The sum of the weights that are at least `floor` units, in units of 2^-40. The whole block adds
+// it up in shared memory at `sum`. `tops` has the largest logit of each group.
 template <typename Row>
 __device__ __noinline__ u64 sum_kept(Row row, const float* tops, u32 groups, Scale scale, u64 floor, u64* sum) {
     const float least = floor == 0 ? negative_infinity() : scale.least_entry(floor);
@@ -105,14 +105,14 @@ __device__ __noinline__ u64 sum_kept(Row row, const float* tops, u32 groups, Sca
     return *sum;
 }
 
-// What a row writes of its tokens, and leaves of them for the report.
+// Writes the outputs of a drawn token, and keeps its logit for the report.
 template <typename T>
-struct Teller {
+struct TokenWriter {
     const Params<T>& p;
     u32 index;
     Drawn& drawn;
-    LogShares shares;
-    // Whether the row takes its likeliest tokens.
+    LogProbs log_probs;
+    // True if the row takes its most likely tokens, so that their probability is 1.
     bool certain;
 
     INLINE void operator()(u32 place, u32 token, float x) const {
@@ -120,18 +120,18 @@ struct Teller {
         drawn.logits[place] = x;
         if (p.processed_logprobs.data == nullptr) return;
         const float sure = place == 0 ? 0.0f : negative_infinity();
-        p.processed_logprobs[index][place] = certain ? sure : shares(x);
+        p.processed_logprobs[index][place] = certain ? sure : log_probs(x);
     }
 };
 
-// Leaves the likeliest tokens in shared.sorted, and returns how many there are. `tops` has the largest logit of
-// each group.
+// Stores the most likely tokens in shared.sorted, and returns their number. `tops` has the largest
+// logit of each group.
 template <typename Row>
 __device__ __noinline__ u32 find_likeliest(const Row row, RowOrder::Shared& shared, const float* tops, u32 wanted) {
     return RowOrder(shared, tops, row.vocab, 0).first(row, min(wanted, row.vocab));
 }
 
-// Reports what is asked for of the tokens drawn, and of the likeliest ones.
+// Writes the wanted outputs of the report for the drawn tokens and the most likely tokens.
 template <typename T, typename Row>
 __device__ __noinline__ void report_row(const Report<T>& p, u32 index, const Row row, RowOrder::Shared& shared,
                                         const float* tops, Drawn& drawn, LogSoftmax softmax) {
@@ -140,7 +140,7 @@ __device__ __noinline__ void report_row(const Report<T>& p, u32 index, const Row
     write_report(p, index, row, order, drawn, softmax, likeliest);
 }
 
-// Picks as the row is read, then what races, then what is reported.
+// Memory that is used first for picks, then for the race, then for the report.
 union Scratch {
     PicksOfWarp picks[SELECT_WARPS];
     RaceOrder::Shared race;
@@ -150,18 +150,18 @@ union Scratch {
 };
 
 template <typename T>
-INLINE void tell(const Told<T>& told) {
+INLINE void draw_and_report(const DrawAndReport<T>& params) {
     using Row = LogitGroups<T, false>;
-    const Params<T>& p = told.drawing;
-    const Report<T>& report = told.report;
-    __shared__ RaceLead::Shared shared;
-    // The largest logit of each group, and where the block that leads gets those of the others.
-    __shared__ alignas(16) float tops[RaceLead::MAX_GROUPS];
-    // Of each warp of the cluster, the sum of weights; and the sum of those that min-p keeps.
+    const Params<T>& p = params.drawing;
+    const Report<T>& report = params.report;
+    __shared__ LeaderRace::Shared shared;
+    // The largest logit of each group; the leading block also receives those of other blocks here.
+    __shared__ alignas(16) float tops[LeaderRace::MAX_GROUPS];
+    // The sum of weights of each warp of the cluster; and the sum of the weights that min-p keeps.
     __shared__ u64 sums[MAX_PIECES];
     __shared__ u64 kept;
     __shared__ Arrivals arrivals;
-    // A copy for each warp, which draws noise before all warps of the block meet.
+    // A copy for each warp, because warps draw noise before the first barrier of the block.
     __shared__ Request requests[SELECT_WARPS];
     __shared__ Scratch scratch;
     __shared__ Drawn drawn;
@@ -172,86 +172,87 @@ INLINE void tell(const Told<T>& told) {
         if (blocks.rank == 0) write_padded_report(report, index);
         return;
     }
-    const RaceLead lead(shared, tops, p.vocab);
-    Request& request = requests[lead.warp];
-    if (lead.lane == 0) request.fetch_plain(p, index);
+    const LeaderRace leader(shared, tops, p.vocab);
+    Request& request = requests[leader.warp];
+    if (leader.lane == 0) request.fetch_plain(p, index);
     PowerSum powers;
     const bool by_weight = p.processed_logprobs.data != nullptr;
-    // While the first logits are on their way.
+    // While the first logits are in flight.
     const auto begin = [&] {
-        if (blocks.size > 1) RaceLead::open(blocks, arrivals);
+        if (blocks.size > 1) LeaderRace::open(blocks, arrivals);
         if (threadIdx.x == 0) shared.begin();
         Request::arrive();
         __syncwarp();
-        // One sum at most is asked for. What min-p keeps is added up when the row's largest logit is known.
+        // At most one sum is wanted. The weights that min-p keeps are added up later, when the
+        // row's largest logit is known.
         if (by_weight) powers.scale = request.draws() && request.min_p <= 0.0f ? request.inverse() * 1.44269504f : 0.0f;
         const bool by_exponential = report.logprobs.data != nullptr || report.top_logprobs.data != nullptr;
         if (by_exponential) powers.scale = 1.44269504f;
     };
     const Row row = {p.logits[index], nullptr, p.vocab};
-    const u32 piece = blocks.rank * SELECT_WARPS + lead.warp;
-    const Share share(p.vocab, piece, blocks.size * SELECT_WARPS);
+    const u32 piece = blocks.rank * SELECT_WARPS + leader.warp;
+    const WarpRange range(p.vocab, piece, blocks.size * SELECT_WARPS);
     const auto end = [&] {
         if (powers.scale == 0.0f) return;
         const u64 own = powers.of_warp();
-        if (lead.lane == 0) sums[piece] = own;
+        if (leader.lane == 0) sums[piece] = own;
     };
     const Drawing drawing =
-        read_plain(p, index, request, lead, row, share, piece, scratch.picks[lead.warp], powers, begin, end);
+        read_plain(p, index, request, leader, row, range, piece, scratch.picks[leader.warp], powers, begin, end);
     const Options& options = drawing.options;
     const float scale = powers.scale;
     if (blocks.size > 1) blocks.wait_started();
     if (blocks.rank != 0) {
-        if (scale != 0.0f && lead.lane == 0) blocks.put(&sums[piece], &arrivals.word, 0, sums[piece]);
-        return lead.send(blocks, arrivals, share, piece);
+        if (scale != 0.0f && leader.lane == 0) blocks.put(&sums[piece], &arrivals.word, 0, sums[piece]);
+        return leader.send(blocks, arrivals, range, piece);
     }
 
-    lead.await(blocks, arrivals, scale != 0.0f ? 8 : 0);
+    leader.await(blocks, arrivals, scale != 0.0f ? 8 : 0);
     const u32 pieces = blocks.size * SELECT_WARPS;
-    const u32 largest_key = lead.front(options.inverse, pieces).largest_key;
+    const u32 largest_key = leader.front(options.inverse, pieces).largest_key;
     const float largest = exact::value_of_key(largest_key);
     const bool certain = largest_key <= LOWEST_KEY || options.greedy;
-    const LogShares shares = {{largest, by_weight ? options.inverse : 1.0f}, 0.0f};
-    Teller<T> teller = {p, index, drawn, shares, certain};
+    const LogProbs log_probs = {{largest, by_weight ? options.inverse : 1.0f}, 0.0f};
+    TokenWriter<T> writer = {p, index, drawn, log_probs, certain};
     if (largest_key > LOWEST_KEY && (scale != 0.0f || (by_weight && !certain))) {
-        float all = scale == 0.0f ? 0.0f : PowerSum::of_row(sums, pieces, lead.lane, largest, scale);
+        float all = scale == 0.0f ? 0.0f : PowerSum::of_row(sums, pieces, leader.lane, largest, scale);
         if (!(all > 0.0f && all < infinity())) {
             const u64 floor = by_weight ? options.floor : 0;
-            const u64 units = sum_kept(row, tops, lead.groups, shares.scale, floor, &kept);
+            const u64 units = sum_kept(row, tops, leader.groups, log_probs.scale, floor, &kept);
             all = __ull2float_rn(units) * (1.0f / 1099511627776.0f);
         }
-        teller.shares.logarithm = logf(all);
+        writer.log_probs.logarithm = logf(all);
     }
     u32 found = 1;
     if (largest_key <= LOWEST_KEY) {
         if (threadIdx.x == 0) {
             raise_of(p, index, NON_FINITE);
-            teller(0, 0, negative_infinity());
+            writer(0, 0, negative_infinity());
         }
     } else if (options.greedy) {
         const u32 count = find_likeliest(row, scratch.order, tops, p.draws);
         const u64 entry = threadIdx.x < count ? scratch.order.sorted[threadIdx.x] : 0;
         const u32 key = static_cast<u32>(entry >> 32);
-        // All but those of negative infinity.
+        // All tokens except those at negative infinity.
         const bool there = key > LOWEST_KEY;
-        if (there) teller(threadIdx.x, NONE - static_cast<u32>(entry), exact::value_of_key(key));
+        if (there) writer(threadIdx.x, NONE - static_cast<u32>(entry), exact::value_of_key(key));
         found = __syncthreads_count(there);
     } else {
         const Scale weights = {largest, options.inverse};
-        const Racers<Row, KeepsAll> racers(drawing.draw, row, weights, options.floor, negative_infinity(), KeepsAll{});
-        found = RaceOrder{lead, scratch.race}.find(racers, pieces, p.draws, teller);
+        const Racers<Row, NoFilter> racers(drawing.draw, row, weights, options.floor, negative_infinity(), NoFilter{});
+        found = RaceOrder{leader, scratch.race}.find(racers, pieces, p.draws, writer);
     }
     if (largest_key > LOWEST_KEY && threadIdx.x == 0) raise_of(p, index, options.bits);
-    // Behind those that finish.
-    if (found + threadIdx.x < p.draws) teller(found + threadIdx.x, NONE, nothing());
+    // The places after the tokens that finished.
+    if (found + threadIdx.x < p.draws) writer(found + threadIdx.x, NONE, nothing());
     if (report.logprobs.data != nullptr || report.ranks.data != nullptr || report.top > 0) {
-        report_row(report, index, row, scratch.order, tops, drawn, {largest, teller.shares.logarithm});
+        report_row(report, index, row, scratch.order, tops, drawn, {largest, writer.log_probs.logarithm});
     }
 }
 
-#define TELLER(dtype, T) \
-    SPEC_KERNEL_BLOCKS(sample_logits_told_##dtype, tell<T>, Told<T>, SELECT_THREADS, 2)
+#define DRAW_REPORTER(dtype, T) \
+    SPEC_KERNEL_BLOCKS(sample_logits_draw_report_##dtype, draw_and_report<T>, DrawAndReport<T>, SELECT_THREADS, 2)
 
-TELLER(f32, float)
-TELLER(f16, f16)
-TELLER(bf16, bf16)
+DRAW_REPORTER(f32, float)
+DRAW_REPORTER(f16, f16)
+DRAW_REPORTER(bf16, bf16)

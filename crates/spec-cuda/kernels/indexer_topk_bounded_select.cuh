@@ -1,44 +1,53 @@
-// Selects the k best scores of a row by a bound that is known before most of the row is read.
+// indexer_topk by a bound: selects the k best scores of a row by a bound that is known before most
+// of the row is read.
 //
 //     row      | piece                 | piece                 |     read once
 //     tile     |  =   =   =   =   =   =|  =   =   =   =   =   =|     read first, and kept in registers
 //     bound    a key for each block, from the maxima of groups of its tile
 //     lists    the scores of a block above its bound, in any order, in shared memory
-//     cut      the key of the k-th best, which each block finds among the keys of all lists
+//     cut      the key of the k-th best score, which each block finds among the keys of all lists
 //     bits     one for each score of the piece: whether the score is chosen
 //
-// Every block first reads a tile of its piece, and finds the maximum of each group of 4 to
-// 32 scores of the tile. The bound of the block is a key that so many of these maxima reach as the
-// tile probably has of the k best scores, and some more (`first_rank`). A block counts its maxima
-// in bins that divide the range of the keys, and asks no other block.
+// Every block first reads a tile of its piece, and finds the maximum of each group of 4 to 32
+// scores of the tile. The bound of the block is a key that `rank` of these maxima reach;
+// `first_rank` makes the rank somewhat larger than the number of the k best scores that the tile
+// probably has. A block counts its maxima in bins that divide the range of the keys, without an
+// exchange with other blocks.
 //
-// Each block then compares all its scores with its bound, those of the tile in registers and those
-// that memory sends to shared memory from the start. Scores of 16 bits are compared in pairs. A
-// warp lists the scores above the bound; no warp waits for another one in this long part. When all
-// blocks have listed their scores, each block copies the keys of all lists. If k of these keys are
-// above the bounds of all blocks, the lists have the k best scores, and each block finds the same
-// cut. The list gives the bits of a block's chosen scores, and the bits give the order of the
-// positions.
+// Each block then compares all its scores with its bound: those of the tile in registers, and the
+// others as asynchronous copies bring them to shared memory. Scores of 16 bits are compared in
+// pairs. A warp lists the scores above the bound; no warp waits for another one in this long part.
+// When all blocks have listed their scores, each block copies the keys of all lists. If k of these
+// keys are above the bounds of all blocks, the lists contain the k best scores, and each block
+// finds the same cut. The list gives the bits of a block's chosen scores, and the bits give the
+// order of the positions.
 //
-// Five kinds of rows need more. If a block has many more of the best scores than its share, as
-// where scores grow along the row, too few keys are above its bound. But k of all listed keys are
-// above a lower bound, which each block finds without asking another one. Only a block whose own
-// bound is larger lists its scores again, above the lower one. If all blocks together have listed
-// fewer than k scores, or there is no room for those above the lower bound, the blocks agree on one
-// bound: each tells the others the largest key that its share of the rank reaches, and the keys for
-// twice and four times as many, and so on. The bound is the largest of these keys that enough
-// maxima of the whole team reach. (The blocks may also have the same bound by chance, as in a row
-// of equal scores.) If at most k scores are above a bound that all blocks have, the bound itself is
-// the cut: then the scores that equal the bound are counted, and each block that has some of the
-// first of these reads its piece again up to the last one that it needs. If there are too few of
-// them, the guess was too high, and a larger rank gives the next guess. If more scores are above
-// the bound than there is room for, as in a row in descending order, these scores are counted in
+// Five kinds of rows need more work:
+//
+// - A block has many more of the best scores than its share, for example because scores grow along
+//   the row. Then fewer than k listed keys are above its bound. But k of all listed keys are above
+//   a lower bound, which each block finds without an exchange. Only a block whose own bound is
+//   larger lists its scores again, above the lower bound.
+// - All blocks together have listed fewer than k scores, or there is no room for those above the
+//   lower bound. Then the blocks agree on one bound: each block publishes the largest key that its
+//   share of the rank reaches, and the keys for twice, four times, ... as many. The bound is the
+//   largest of these keys that enough maxima of the whole team reach. (Blocks may also have the
+//   same bound by chance, as in a row of equal scores.)
+// - At most k scores are above a bound that all blocks have. Then the bound itself is the cut: the
+//   scores equal to the bound are counted, and each block that has some of the first of these
+//   scores reads its piece again up to the last one that it needs.
+// - There are fewer than k scores even with those equal to the bound. Then the guess was too high,
+//   and a larger rank gives the next guess.
+// - More scores are above the bound than there is room for, as in a row in descending order. Then
+//   these scores are counted in bins, which gives a larger bound.
+//
+// If none of this helps, the row is selected by digits.
 // bins, which gives a larger bound. If neither helps, the row is selected by digits.
 #pragma once
 
 #include "indexer_topk_bound.cuh"
 
-// How often the team may guess a bound, and how often a guess may be raised.
+// The number of bounds that the team may guess, and how often each guess may be raised.
 constexpr u32 GUESSES = 2;
 constexpr u32 RAISES = 2;
 // Keys of other blocks that a thread loads at once.
@@ -63,7 +72,7 @@ INLINE void append(const Params& p, const Tile<T>& packs, u32 bit, u32 step, Fil
         return;
     }
     at += through - own;
-    // Few scores pass, so this loop is shorter than a test of each score.
+    // Few scores pass, so a loop over the set bits is shorter than a test of each score.
 #pragma unroll 1
     for (u32 rest = passed; rest != 0; rest &= rest - 1) {
         const u32 i = __ffs(rest) - 1;
@@ -73,9 +82,9 @@ INLINE void append(const Params& p, const Tile<T>& packs, u32 bit, u32 step, Fil
     }
 }
 
-// Lists the scores of the piece that are above the bound. The largest key of the list is that of
-// infinity if there is a NaN. `packs` has the first tile, and then the last one. Returns whether
-// this thread met a NaN. The other blocks may read the list after `sync_shared`.
+// Lists the scores of the piece that are above the bound. If there is a NaN, the largest key of the
+// list is set to that of infinity. `packs` has the first tile at first, and the last tile in the
+// end. Returns whether this thread read a NaN. Other blocks may read the list after `sync_shared`.
 template <typename T>
 INLINE bool list_scores(const Params& p, const SlottedPiece<T>& piece, Tile<T>& packs,
                         u32 bound) {
@@ -94,16 +103,17 @@ INLINE bool list_scores(const Params& p, const SlottedPiece<T>& piece, Tile<T>& 
         listed()[at] = x;
         listed_bits(p)[at] = bit;
     });
-    const bool odd = greatest != greatest;
-    const u32 own_key = exact::sort_key(odd ? infinity() : greatest);
+    const bool has_nan = greatest != greatest;
+    const u32 own_key = exact::sort_key(has_nan ? infinity() : greatest);
     const u32 max_key = __reduce_max_sync(ALL_LANES, own_key);
     if (lane_id() == 0) atomicMax(&s.own.largest, max_key);
     if (threadIdx.x == 0) s.own.bound = bound;
-    return odd;
+    return has_nan;
 }
 
-// A bound that is larger than `bound`, and that still at least k scores reach. More than k scores
-// are above `bound`, and none had a key above `high`. Not inlined, because most rows never need it.
+// A bound that is larger than `bound` and that at least k scores still reach. More than k scores
+// are above `bound`, and no score had a key above `high`. Not inlined, because most rows never need
+// it.
 template <typename T>
 __device__ __noinline__ u32 raised_bound(const Params& p, const SlottedPiece<T> piece, u32 spread,
                                          u32 bound, u32 high, u32& turn) {
@@ -112,11 +122,12 @@ __device__ __noinline__ u32 raised_bound(const Params& p, const SlottedPiece<T> 
     const u32 lane = lane_id();
     const u32 low = bound + 1;
     const u32 shift = shift_of(high - low);
-    const float least = exact::value_of_key(bound);
+    const float threshold = exact::value_of_key(bound);
     u32 own = 0;
     const auto count = [&](float x) {
-        if (!(x > least)) return;
-        // A score that is overwritten during the call may be larger than the largest one was.
+        if (!(x > threshold)) return;
+        // If scores are overwritten during the call, a score may be larger than the largest one
+        // was.
         const u32 bin = (exact::sort_key(x) - low) >> shift;
         atomicAdd(&s.bins[0][min(bin, BINS - 1)], 1u);
         own++;
@@ -136,25 +147,26 @@ __device__ __noinline__ u32 raised_bound(const Params& p, const SlottedPiece<T> 
     own = __reduce_add_sync(ALL_LANES, own);
     if (lane == 0) atomicAdd(&s.own_ties, own);
     __syncthreads();
-    tell_reached(p.k, team, spread, low, shift, s.own_ties, low, turn);
-    sync_told(team);
-    forget_list();
+    publish_reached(p.k, team, spread, low, shift, s.own_ties, low, turn);
+    sync_published(team);
+    clear_list();
     if (threadIdx.x == 0) s.own_ties = 0;
     return common_bound(p.k, team, spread);
 }
 
 // ---- the cut ----------------------------------------------------------------------
 
-// The cut that leaves `need` of those of the `count` keys in `taken` that are in low ..= high. The
-// bins have the counts of the keys: bin (key - low) >> shift_of(high - low). Keys below `low` may be
-// in `taken` too. If fewer than `need` keys are in the bins, the key of the result is 0.
-// Begins with a barrier, so that a caller need not pass one after it has filled the bins.
-// Not inlined: instructions that run once take longer to fetch than to run, so there is one copy.
+// The cut that leaves `need` keys, among those of the `count` keys in `taken` that are in low ..=
+// high. The bins must have the counts of these keys, in bin (key - low) >> shift_of(high - low);
+// `taken` may also have keys below `low`. If the bins have fewer than `need` keys, the key of the
+// result is 0. Begins with a barrier, so that callers need none after they have filled the bins.
+// Not inlined, so that there is one copy: instructions that run once take longer to fetch than to
+// run.
 __device__ __noinline__ Cut search_cut(u32 count, u32 need, u32 low, u32 high, u32& turn) {
     Shared& s = shared();
     const u32* const keys = taken();
     u32 shift = shift_of(high - low);
-    if (threadIdx.x == 0) s.few_count = s.digit_count = 0;
+    if (threadIdx.x == 0) s.compared_count = s.digit_count = 0;
     while (true) {
         __syncthreads();
         search_bins(turn, need, need, [&](u32 bin, u32 before, u32 in_bin) {
@@ -171,21 +183,21 @@ __device__ __noinline__ Cut search_cut(u32 count, u32 need, u32 low, u32 high, u
         if (in_bin == need) return {low - 1, 0};
         if (shift == 0) return {low, need};
         const u32 range = high - low;
-        if (in_bin <= FEW) {
+        if (in_bin <= MAX_COMPARED) {
 #pragma unroll 4
             for (u32 i = threadIdx.x; i < count; i += blockDim.x) {
                 const u32 key = keys[i];
-                if (key - low <= range) s.few[atomicAdd(&s.few_count, 1u)] = key;
+                if (key - low <= range) s.compared[atomicAdd(&s.compared_count, 1u)] = key;
             }
             __syncthreads();
             // A warp compares a key with all others.
 #pragma unroll 1
             for (u32 i = threadIdx.x / WARP; i < in_bin; i += warps()) {
-                const u32 key = s.few[i];
+                const u32 key = s.compared[i];
                 u32 both = 0;
 #pragma unroll
-                for (u32 j = 0; j < FEW; j += WARP) {
-                    const u32 other = j + lane_id() < in_bin ? s.few[j + lane_id()] : 0;
+                for (u32 j = 0; j < MAX_COMPARED; j += WARP) {
+                    const u32 other = j + lane_id() < in_bin ? s.compared[j + lane_id()] : 0;
                     both += other > key ? 1u << 16 : other == key ? 1u : 0u;
                 }
                 both = __reduce_add_sync(ALL_LANES, both);
@@ -209,48 +221,48 @@ __device__ __noinline__ Cut search_cut(u32 count, u32 need, u32 low, u32 high, u
     }
 }
 
-// What the blocks have listed: lane i has the number of scores of block i in `of_lane`, and of the
-// blocks up to block i in `through`. No key exceeds `largest`.
-struct Tally {
+// A summary of the lists of all blocks. Lane i has the number of scores of block i in `of_lane`,
+// and the sum over blocks 0 to i in `through`. No key exceeds `largest`.
+struct ListSummary {
     u32 of_lane;
     u32 through;
     u32 total;
     u32 largest;
-    // The largest bound of a block. All lists together have all scores of the row above it.
+    // The largest bound of a block. The lists together contain all scores of the row above it.
     u32 bound;
     // The smallest bound of a block.
-    u32 least;
+    u32 min_bound;
     // Whether all blocks have the same bound.
     bool same;
     // Whether there is room for all scores, in the list of each block and in `taken`.
     bool fits;
 
-    INLINE static Tally of(const Params& p, const Cluster& team) {
+    INLINE static ListSummary of(const Params& p, const Cluster& team) {
         const u32 lane = lane_id();
         const uint4 list = *reinterpret_cast<const uint4*>(
             team.of(&shared().own, lane & (team.size - 1)));
-        Tally t;
+        ListSummary t;
         t.of_lane = lane < team.size ? list.x : 0;
         t.through = warp_inclusive_sum(t.of_lane);
         t.total = __shfl_sync(ALL_LANES, t.through, WARP - 1);
         t.largest = __reduce_max_sync(ALL_LANES, list.y);
         t.bound = __reduce_max_sync(ALL_LANES, list.z);
-        t.least = __reduce_min_sync(ALL_LANES, list.z);
-        t.same = t.least == t.bound;
+        t.min_bound = __reduce_min_sync(ALL_LANES, list.z);
+        t.same = t.min_bound == t.bound;
         t.fits = t.total <= staged_words() && __all_sync(ALL_LANES, t.of_lane <= p.candidates);
         return t;
     }
 };
 
-// The part of a block's list that a thread takes.
-struct Share {
+// The part of a block's list that a thread reads.
+struct ListPart {
     const float* from;
     u32 source;
     u32 first;
     u32 stride;
 
-    // A warp takes scores of one block, so there are not more blocks than warps.
-    INLINE Share(const Cluster& team, u32 spread) {
+    // A warp reads scores of one block, so there must not be more blocks than warps.
+    INLINE ListPart(const Cluster& team, u32 spread) {
         const u32 warp = threadIdx.x / WARP;
         source = warp & (team.size - 1);
         from = team.of(listed(), source);
@@ -268,40 +280,40 @@ struct Share {
     }
 };
 
-// Copies the keys of all lists, and counts those above the largest bound in bins. `values` has the
-// first scores of the share.
-INLINE void take_keys(const Tally& tally, const Share& share, float (&values)[AT_ONCE]) {
-    const u32 count = __shfl_sync(ALL_LANES, tally.of_lane, share.source);
-    u32* const to = taken() + (__shfl_sync(ALL_LANES, tally.through, share.source) - count);
+// Copies the keys of all lists to `taken`, and counts those above the largest bound in bins.
+// `values` has the first scores of the part.
+INLINE void take_keys(const ListSummary& summary, const ListPart& part, float (&values)[AT_ONCE]) {
+    const u32 count = __shfl_sync(ALL_LANES, summary.of_lane, part.source);
+    u32* const to = taken() + (__shfl_sync(ALL_LANES, summary.through, part.source) - count);
     // Keys that equal the largest bound are in some lists but not in others.
-    const u32 low = tally.bound + 1;
-    const u32 shift = shift_of(tally.largest - low);
-    u32 base = share.first;
+    const u32 low = summary.bound + 1;
+    const u32 shift = shift_of(summary.largest - low);
+    u32 base = part.first;
 #pragma unroll 1
     while (base < count) {
 #pragma unroll
         for (u32 a = 0; a < AT_ONCE; a++) {
-            const u32 i = base + a * share.stride;
+            const u32 i = base + a * part.stride;
             if (i >= count) break;
             const u32 key = exact::sort_key(values[a]);
             to[i] = key;
             if (key >= low) atomicAdd(&shared().bins[0][(key - low) >> shift], 1u);
         }
-        base += AT_ONCE * share.stride;
-        share.load(values, base, count);
+        base += AT_ONCE * part.stride;
+        part.load(values, base, count);
     }
 }
 
-// A bound that k of the listed keys are above, and few others. All listed keys are in `taken`.
-// Not inlined, because most rows never need it.
-__device__ __noinline__ u32 lower_bound(const Params& p, const Tally tally, u32& turn) {
+// A bound such that k of the listed keys, and few more, are above it. All listed keys are in
+// `taken`. Not inlined, because most rows never need it.
+__device__ __noinline__ u32 lower_bound(const Params& p, const ListSummary summary, u32& turn) {
     Shared& s = shared();
-    const u32 low = tally.least + 1;
-    const u32 shift = shift_of(tally.largest - low);
+    const u32 low = summary.min_bound + 1;
+    const u32 shift = shift_of(summary.largest - low);
     clear(s.bins[0], BINS);
     __syncthreads();
 #pragma unroll 4
-    for (u32 i = threadIdx.x; i < tally.total; i += blockDim.x) {
+    for (u32 i = threadIdx.x; i < summary.total; i += blockDim.x) {
         atomicAdd(&s.bins[0][(taken()[i] - low) >> shift], 1u);
     }
     __syncthreads();
@@ -310,10 +322,10 @@ __device__ __noinline__ u32 lower_bound(const Params& p, const Tally tally, u32&
     return found_bound();
 }
 
-// The bits of a group are 1 << group_shift.
+// A group has 1 << group_shift bits.
 INLINE u32 group_shift(const Params& p) { return 5 + 32 - __clz((p.words - 1) / GROUPS); }
 
-// How many scores of each group are chosen, and later, how many are chosen before the group.
+// The number of chosen scores of each group; later, the number of chosen scores before each group.
 INLINE u32* group_counts() { return shared().bins[1]; }
 
 INLINE void choose(const Params& p, u32 bit) {
@@ -321,8 +333,8 @@ INLINE void choose(const Params& p, u32 bit) {
     atomicAdd(&group_counts()[bit >> group_shift(p)], 1u);
 }
 
-// Chooses, of this block's listed scores that equal the cut, the first `quota`, which are not all
-// of them.
+// Chooses the first `quota` of this block's listed scores that equal the cut; there are more than
+// `quota`.
 __device__ __noinline__ void choose_first(const Params& p, u32 cut_key, u32 quota, u32& turn) {
     Shared& s = shared();
     const u32 all = s.own.count;
@@ -339,14 +351,14 @@ __device__ __noinline__ void choose_first(const Params& p, u32 cut_key, u32 quot
     }
     __syncthreads();
     const u32 count = s.own_ties;
-    if (count <= FEW) {
+    if (count <= MAX_COMPARED) {
         // A warp compares a place with all others.
 #pragma unroll 1
         for (u32 i = threadIdx.x / WARP; i < count; i += warps()) {
             const u32 place = places[i];
             u32 earlier = 0;
 #pragma unroll
-            for (u32 j = 0; j < FEW; j += WARP) {
+            for (u32 j = 0; j < MAX_COMPARED; j += WARP) {
                 earlier += j + lane_id() < count && places[j + lane_id()] > place ? 1 : 0;
             }
             earlier = __reduce_add_sync(ALL_LANES, earlier);
@@ -368,30 +380,30 @@ __device__ __noinline__ void choose_first(const Params& p, u32 cut_key, u32 quot
     }
 }
 
-// What the blocks choose.
+// The result of choosing.
 struct Choice {
-    // Whether there are k scores to choose. If not, nothing is chosen.
+    // Whether there are k scores to choose. If not, no score is chosen.
     bool enough;
-    // How many scores the blocks before this one choose.
+    // The number of scores that the blocks before this one choose.
     u32 before;
 };
 
 // Finds the cut among the listed scores, of which there are more than k, and chooses those of this
-// block, if k of all are above the largest bound. Then the other blocks may end after they have
+// block, if k listed scores are above the largest bound. Other blocks may end after they have
 // passed `team.wait`.
-INLINE Choice choose_listed(const Params& p, const Cluster& team, const Tally& tally,
-                            const Share& share, float (&values)[AT_ONCE], u32& turn) {
+INLINE Choice choose_listed(const Params& p, const Cluster& team, const ListSummary& summary,
+                            const ListPart& part, float (&values)[AT_ONCE], u32& turn) {
     Shared& s = shared();
     const u32 lane = lane_id();
-    take_keys(tally, share, values);
+    take_keys(summary, part, values);
     arrive_unordered(team);
-    const Cut cut = search_cut(tally.total, p.k, tally.bound + 1, tally.largest, turn);
+    const Cut cut = search_cut(summary.total, p.k, summary.bound + 1, summary.largest, turn);
     if (cut.key == 0) {
         team.wait();
         return {false, 0};
     }
-    // Lists lie in the order of blocks in `taken`.
-    const u32 own_end = __shfl_sync(ALL_LANES, tally.through, team.rank);
+    // In `taken`, the lists are in the order of blocks.
+    const u32 own_end = __shfl_sync(ALL_LANES, summary.through, team.rank);
     const u32 own_begin = own_end - s.own.count;
     u32 before = 0;
 #pragma unroll 1
@@ -433,10 +445,10 @@ INLINE Choice choose_listed(const Params& p, const Cluster& team, const Tally& t
     return {true, chosen_before};
 }
 
-// ---- scores that equal the bound ------------------------------------------------------
+// ---- scores equal to the bound ---------------------------------------------------
 
-// Which entries of vector `v` equal the bound, one bit for each entry. `pack` is the vector, if it
-// is whole.
+// A bit for each entry of vector `v`: 1 if the entry equals the bound. `pack` is the vector, if all
+// its entries are in the row.
 template <typename T>
 INLINE u32 equal_bits(const Params& p, const SlottedPiece<T>& piece, const Pack<T>& pack, u32 v,
                       u32 bound) {
@@ -451,7 +463,7 @@ INLINE u32 equal_bits(const Params& p, const SlottedPiece<T>& piece, const Pack<
     return bits;
 }
 
-// How many scores of the piece equal the bound, summed over the threads.
+// The number of scores of the piece that equal the bound, as counted by this thread.
 template <typename T>
 INLINE u32 count_equal(const Params& p, const SlottedPiece<T>& piece, u32 bound) {
     u32 count = 0;
@@ -507,26 +519,26 @@ INLINE void choose_equal(const Params& p, const SlottedPiece<T>& piece, u32 boun
 // bound. Not inlined, because most rows never need it.
 template <typename T>
 __device__ __noinline__ Choice choose_level(const Params& p, const SlottedPiece<T> piece,
-                                           const Tally tally, u32 bound, u32& turn) {
+                                           const ListSummary summary, u32 bound, u32& turn) {
     Shared& s = shared();
     const Cluster team;
     const u32 lane = lane_id();
     u32 of_lane = 0;
-    if (tally.total < p.k) {
+    if (summary.total < p.k) {
         const u32 own = __reduce_add_sync(ALL_LANES, count_equal(p, piece, bound));
         if (lane == 0 && own > 0) atomicAdd(&s.own_ties, own);
         __syncthreads();
         if (threadIdx.x < team.size) {
-            tell(team, &s.ties[team.rank], threadIdx.x, s.own_ties);
+            publish(team, &s.ties[team.rank], threadIdx.x, s.own_ties);
         }
-        sync_told(team);
+        sync_published(team);
         of_lane = lane < team.size ? s.ties[lane] : 0;
     }
-    const u32 stay = p.k - tally.total;
+    const u32 stay = p.k - summary.total;
     if (__reduce_add_sync(ALL_LANES, of_lane) < stay) return {false, 0};
     const bool earlier = lane < team.rank;
     const u32 ties_before = min(__reduce_add_sync(ALL_LANES, earlier ? of_lane : 0), stay);
-    const u32 listed_before = __reduce_add_sync(ALL_LANES, earlier ? tally.of_lane : 0);
+    const u32 listed_before = __reduce_add_sync(ALL_LANES, earlier ? summary.of_lane : 0);
 #pragma unroll 1
     for (u32 i = threadIdx.x; i < s.own.count; i += blockDim.x) {
         choose(p, listed_bits(p)[i]);
@@ -538,8 +550,8 @@ __device__ __noinline__ Choice choose_level(const Params& p, const SlottedPiece<
 
 // ---- the row ----------------------------------------------------------------------
 
-// Turns the counts of the groups into the numbers of scores that are chosen before each group.
-// The blocks before this one choose `before` scores.
+// Replaces the counts of the groups by the numbers of chosen scores before each group. The blocks
+// before this one choose `before` scores.
 INLINE void rank_groups(const Params& p, u32 before, u32& turn) {
     const u32 groups = ((p.words * 32 - 1) >> group_shift(p)) + 1;
     const u32 per = 4 * over_threads((groups + 4 * blockDim.x - 1) / 4);
@@ -561,7 +573,7 @@ INLINE void rank_groups(const Params& p, u32 before, u32& turn) {
     __syncthreads();
 }
 
-// Writes the position of a chosen score behind those of the chosen scores before it.
+// Writes the position of a chosen score, after those of the chosen scores before it.
 template <typename T>
 INLINE void write_position(const Params& p, const SlottedPiece<T>& piece, u64 row, u32 bit) {
     const u32* const bits = score_bits(p);
@@ -584,7 +596,7 @@ INLINE void write_listed(const Params& p, const SlottedPiece<T>& piece, u64 row)
     }
 }
 
-// Writes the positions of the chosen scores of a row in which the bound is the cut.
+// Writes the positions of the chosen scores of a row whose cut is the bound.
 template <typename T>
 INLINE void write_level(const Params& p, const SlottedPiece<T>& piece, u64 row) {
 #pragma unroll 1
@@ -595,9 +607,9 @@ INLINE void write_level(const Params& p, const SlottedPiece<T>& piece, u64 row) 
     }
 }
 
-// By digits, for a row that does not suit a bound. Not inlined, because most rows never need it.
+// Selects by digits. Not inlined, because most rows never need it.
 template <typename T>
-__device__ __noinline__ u32 select_otherwise(const Params& p, const T* scores, u64 row,
+__device__ __noinline__ u32 select_by_digits_instead(const Params& p, const T* scores, u64 row,
                                              u32 length) {
     return select_by_digits(p, Cluster(), scores, row, length);
 }
@@ -608,7 +620,7 @@ INLINE void prepare(const Params& p) {
     clear(s.bins[0], BINS);
     clear(group_counts(), GROUPS);
     clear(score_bits(p), p.words);
-    forget_list();
+    clear_list();
     if (threadIdx.x > 0) return;
     s.bound = s.before = 0;
     s.own_ties = 0;
@@ -630,7 +642,7 @@ INLINE u32 select_by_bound(const Params& p, const Cluster& team, const T* scores
                            u32 length) {
     const u32 spread = spread_of(team);
     const SlottedPiece<T> piece(scores, length, lowest_of(scores, p.brain), team, spread);
-    // What follows takes its time while the first scores are on their way.
+    // The following work overlaps with the loads of the first scores.
     Tile<T> packs;
     piece.start(packs);
     arrive_unordered(team);
@@ -641,36 +653,36 @@ INLINE u32 select_by_bound(const Params& p, const Cluster& team, const T* scores
         await_all_copies_but<0>();
         __syncthreads();
         team.wait();
-        return select_otherwise(p, scores, row, length);
+        return select_by_digits_instead(p, scores, row, length);
     }
     u32 turn = 0;
     u32 bits = 0;
-    // Whether this block is to list its scores.
+    // Whether this block must list its scores (again).
     bool list = true;
     bool lowered = false;
     u32 bound = own_bound(p, own, packs, turn);
     // A block must not use the shared memory of a block that has not started.
     team.wait();
-    const Share share(team, spread);
+    const ListPart part(team, spread);
 #pragma unroll 1
     for (u32 guess = 0;;) {
-        Tally tally;
+        ListSummary summary;
         float values[AT_ONCE];
 #pragma unroll 1
         for (u32 raise = 0;; raise++) {
             if (list && list_scores(p, piece, packs, bound)) bits |= NON_FINITE;
             sync_shared(team);
-            // Some scores are on their way before the length of their list is known.
-            share.load(values, share.first, p.candidates);
-            tally = Tally::of(p, team);
-            if (tally.fits || !tally.same) break;
-            if (raise == RAISES) return bits | select_otherwise(p, scores, row, length);
-            bound = raised_bound(p, piece, spread, bound, tally.largest, turn);
+            // Issues loads of some scores before the length of their list is known.
+            part.load(values, part.first, p.candidates);
+            summary = ListSummary::of(p, team);
+            if (summary.fits || !summary.same) break;
+            if (raise == RAISES) return bits | select_by_digits_instead(p, scores, row, length);
+            bound = raised_bound(p, piece, spread, bound, summary.largest, turn);
             list = true;
             piece.start(packs);
         }
-        if (tally.fits && tally.total > p.k) {
-            const Choice choice = choose_listed(p, team, tally, share, values, turn);
+        if (summary.fits && summary.total > p.k) {
+            const Choice choice = choose_listed(p, team, summary, part, values, turn);
             if (choice.enough) {
                 rank_groups(p, choice.before, turn);
                 write_listed(p, piece, row);
@@ -679,23 +691,23 @@ INLINE u32 select_by_bound(const Params& p, const Cluster& team, const T* scores
             }
             if (!lowered) {
                 lowered = true;
-                const u32 lower = lower_bound(p, tally, turn);
+                const u32 lower = lower_bound(p, summary, turn);
                 list = bound > lower;
                 if (list) {
                     bound = lower;
-                    forget_list();
+                    clear_list();
                     piece.start(packs);
                 }
                 __syncthreads();
                 continue;
             }
-        } else if (tally.same) {
-            const Choice choice = choose_level(p, piece, tally, bound, turn);
+        } else if (summary.same) {
+            const Choice choice = choose_level(p, piece, summary, bound, turn);
             if (choice.enough) {
                 arrive_unordered(team);
                 rank_groups(p, choice.before, turn);
                 write_level(p, piece, row);
-                // Other blocks may still read what this block has listed.
+                // Other blocks may still read this block's list.
                 team.wait();
                 return bits;
             }
@@ -705,7 +717,7 @@ INLINE u32 select_by_bound(const Params& p, const Cluster& team, const T* scores
             sample = Sample::of_team(piece, spread, 2 * sample.rank);
         }
         if (guess == GUESSES || !sample.suits) {
-            return bits | select_otherwise(p, scores, row, length);
+            return bits | select_by_digits_instead(p, scores, row, length);
         }
         begin_again(team);
         bound = team_bound(p, piece, spread, sample, turn);

@@ -1,30 +1,32 @@
-// adjust_logits where rows fill the device: a block sorts a row's tokens.
+// adjust_logits for so many rows that one block each fills the device: the block gives each
+// distinct token of the row a slot.
 //
-//     counted    a bit a token: the text or a bias has the token
-//     forbidden  a bit a token: the token may not come next
-//     before     for each group of 4 words of `counted`, how many of its tokens precede the group
-//     keys       slot i has the token that i tokens of `counted` precede
-//     values     by slot: how often the token was generated, whether it stands in the prompt
-//     first      by slot: the token's first bias in the request's list, where there are biases
+//     counted    a bit for each token: 1 if the text or a bias has the token
+//     forbidden  a bit for each token: 1 if the token is forbidden
+//     before     for each group of 4 words of `counted`: the number of set bits before the group
+//     keys       slot i has the token that is preceded by i set bits of `counted`
+//     values     for each slot: how often the token was generated, and whether it is in the prompt
+//     first      for each slot: the index of the token's first bias in the request's list, if there
+//                are biases
 //
-// Bits are set first, in any order. Their ranks then are the slots, so that a token finds its slot
-// without a search, and slots follow the order of the vocabulary, in which memory answers fastest.
-// A thread asks for the logits of its slots before it counts, so that memory answers meanwhile. Where
-// a class has more tokens than a block has slots, the block counts and writes one window of slots
-// after the other.
+// Threads first set the bits, in any order. The rank of a bit is then the slot of its token, so no
+// search is needed, and slots are in the order of the vocabulary, which gives the fastest access to
+// the logits. A thread issues the loads of its slots' logits before it counts, so that they
+// overlap. If a class has more tokens than a block has slots, the block processes one window of
+// slots after the other.
 #pragma once
 
 #include "adjust_logits_row.cuh"
 
-namespace many {
+namespace ranked {
 
 // Words of a group.
 constexpr u32 GROUP = 4;
 // Logits that a thread has in flight.
 constexpr u32 LOGITS_AHEAD = 4;
 
-// Of a value: whether the token stands in the prompt, and whether it has several biases; the rest
-// counts how often the token was generated.
+// The high bits of a value are marks: the token is in the prompt, has several biases. The other
+// bits count how often the token was generated.
 constexpr u32 IN_PROMPT = 1u << 31;
 constexpr u32 REPEATED_BIAS = 1u << 30;
 constexpr u32 COUNT = REPEATED_BIAS - 1;
@@ -36,9 +38,9 @@ struct Class : Words {
     u32* before;
     u32* keys;
     u32* values;
-    // Absent where there is no bias.
+    // Not allocated if there are no biases.
     u32* first;
-    // Words, and slots.
+    // The number of words, and of slots.
     u32 words;
     u32 slots;
 
@@ -57,7 +59,7 @@ struct Class : Words {
 
     INLINE bool forbids(u32 place) const { return forbidden[place / 32] >> place % 32 & 1; }
 
-    // The rank of a token that `counted` has.
+    // The rank of a token whose bit of `counted` is set.
     INLINE u32 rank(u32 place) const {
         const u32 word = place / 32;
         const uint4 group = reinterpret_cast<const uint4*>(counted)[word / GROUP];
@@ -71,8 +73,7 @@ struct Class : Words {
         return rank;
     }
 
-    // Counts the tokens before each group; returns how many there are. By the whole block, after a
-    // barrier.
+    // Computes `before`, and returns the number of set bits. By the whole block, after a barrier.
     INLINE u32 rank_groups(u32* sums) {
         const u32 lane = lane_id();
         const u32 warp = threadIdx.x / WARP;
@@ -95,8 +96,8 @@ struct Class : Words {
         return of_warps.all();
     }
 
-    // Clears the window of slots from rank `window` on, and writes its keys. By the threads that
-    // ranked the groups.
+    // Clears the window of slots that begins with rank `window`, and writes the window's keys. By
+    // the same threads that ranked the groups.
     INLINE void list(u32 window, u32 kept, bool has_biases) {
         const u32 all = words / GROUP;
         const u32 begin = min(threadIdx.x * groups_each(), all);
@@ -131,8 +132,8 @@ private:
     }
 };
 
-// Calls `found(place, generated)` for tokens that a penalty applies to, NONE for a token without a
-// place. `piece` is the first of the text.
+// Calls found(place, generated) for each token to which a penalty applies; place is NONE if the
+// token is not in this class. `piece` has the first tokens of the text.
 template <typename Found>
 INLINE void each_penalised(const Text& text, Piece piece, Class& own, Found found) {
     const Row& s = text.s;
@@ -155,8 +156,8 @@ INLINE void each_penalised(const Text& text, Piece piece, Class& own, Found foun
     }
     if (threadIdx.x == 0 && s.depth > TAIL) {
 #pragma unroll 1
-        for (Cursor way = {s.behind, TAIL}; way.back < s.depth; way.move(text)) {
-            found(own.place(way.token(text)), true);
+        for (Cursor cursor = {s.behind, TAIL}; cursor.back < s.depth; cursor.move(text)) {
+            found(own.place(cursor.token(text)), true);
         }
     }
 }
@@ -169,7 +170,7 @@ INLINE void each_bias(const Params& p, const Row& s, Class& own, Found found) {
     }
 }
 
-// A token's logit after all rules.
+// The logit of a token after all rules.
 INLINE float adjusted(const Params& p, const Row& s, const Class& own, u32 slot, u32 token, float x) {
     x = flushed(x);
     const u32 value = own.values[slot];
@@ -189,8 +190,8 @@ INLINE float adjusted(const Params& p, const Row& s, const Class& own, u32 slot,
     return penalised(s, count > 0 || (value & IN_PROMPT), count, x);
 }
 
-// The logits of a thread's next slots. A thread asks for some logits before it writes the first,
-// which would make it wait for each in turn.
+// The logits of a thread's next slots. A thread issues several loads before it writes the first
+// logit, because it would otherwise wait for each load in turn.
 template <typename T>
 struct Logits {
     T given[LOGITS_AHEAD];
@@ -258,21 +259,21 @@ INLINE void adjust_class(const Params& p, const Text& text, u64 row, const Piece
             asked.load(own, logits, base, count);
             asked.finish(p, s, own, logits, base, count);
         }
-        // Other threads clear what this one reads.
+        // The next window clears what other threads may still read.
         if (all > own.slots) __syncthreads();
     }
 }
 
-// Adjusts the row's classes that the block has, of which the first is clear.
+// Adjusts the classes of the row that this block has; the first one must be clear.
 template <typename T>
 INLINE u32 adjust_classes(const Params& p, const Text& text, u64 row, const Piece& piece, u32* sums,
                           T* logits) {
     Class own(p);
 #pragma unroll 1
-    for (own.own = blockIdx.y;;) {
+    for (own.class_index = blockIdx.y;;) {
         adjust_class(p, text, row, piece, own, sums, logits);
-        own.own += gridDim.y;
-        if (own.own >> own.bits != 0) return own.flags;
+        own.class_index += gridDim.y;
+        if (own.class_index >> own.bits != 0) return own.flags;
         __syncthreads();
         Class::clear(p);
         __syncthreads();

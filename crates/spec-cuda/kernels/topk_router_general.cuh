@@ -1,22 +1,22 @@
-// topk_router by the exact rules for any shape and every option: a warp a token, a key
-// an expert in its shared memory.
+// topk_router by the exact rules, for any shape and every option. A warp routes a token and has a
+// key for each expert in shared memory. Reads each logit once or, with softmax, three times.
 //
-// 1. Softmax only: the row's maximum, then its sum as an integer.
-// 2. A key an expert: its choice as an integer that orders as the choice does.
-// 3. Groups: lanes share a group and find its two largest keys; the kept ones are found
-//    bit by bit.
-// 4. A lane heads `chunk` neighbouring experts and knows their largest key. A pick is the
-//    largest head, the lowest lane among equals; all lanes then look through that chunk,
-//    for the expert and for its next head.
+// 1. Softmax only: the maximum of the row, then its sum as an integer.
+// 2. A key for each expert: an integer with the order of the choices.
+// 3. Groups: some lanes find the two largest keys of a group together; the kept groups are found by
+//    a bitwise search for the smallest kept key.
+// 4. A lane has a chunk of `chunk` neighbouring experts and knows the largest key of the chunk, its
+//    head. Each pick takes the largest head (the lowest lane among equals); then all lanes search
+//    the chunk for the expert and for the chunk's next head.
 #pragma once
 
 #include "topk_router_exact.cuh"
 
-// Replaces `keys[g]`, one for each of `groups`, by whether it is among the `kept`
-// largest, the lower index first among equals.
+// Replaces each of the `groups` keys by 1 if the key is among the `kept` largest (the lower index
+// first among equal keys), else by 0.
 __device__ __noinline__ void keep_largest(u32* keys, u32 groups, u32 kept) {
     const u32 lane = lane_id();
-    // The largest value that `kept` keys reach.
+    // The largest value that at least `kept` keys reach.
     u32 least = 0;
     for (u32 bit = 1u << 31; bit != 0; bit >>= 1) {
         u32 count = 0;
@@ -38,12 +38,12 @@ __device__ __noinline__ void keep_largest(u32* keys, u32 groups, u32 kept) {
     __syncwarp();
 }
 
-// Gives the experts of groups that are not kept the key `masked`. `kept` has room for a
-// word a group; both lie in shared memory of this warp.
+// Sets the keys of experts in dropped groups to `masked`. `kept` has a word for each group. `keys`
+// and `kept` are in shared memory of this warp.
 __device__ __noinline__ void mask_groups(const Params& p, u32* keys, u32* kept, u32 masked) {
     const u32 lane = lane_id();
     const u32 size = p.experts / p.groups;
-    // Lanes that share a group: as many as there are, in powers of two.
+    // The number of lanes for each group: a power of two, as large as the warp allows.
     u32 sharing = 1;
     while (sharing * 2 * p.groups <= WARP) sharing *= 2;
     const u32 per_round = WARP / sharing;
@@ -82,44 +82,45 @@ __device__ __noinline__ void mask_groups(const Params& p, u32* keys, u32* kept, 
     __syncwarp();
 }
 
-// A row's largest logit and the factor of its scores, which only softmax needs.
+// The largest logit of a row, and the factor of its scores. Only softmax needs them.
 struct Softmax {
     float max;
     float factor;
 };
 
-// Writes a token's row: a lane has the picks `lane` and `lane + WARP`, or NOBODY.
+// Writes the outputs of a token. A lane has the picks number `lane` and `lane + WARP`, or
+// NO_EXPERT.
 template <typename T, typename R>
 INLINE void write_row(const Params& p, const Options& options, const R& replay, u64 token,
                       const T* row, const u32 (&picks)[2], const Softmax& softmax) {
     const u32 lane = lane_id();
-    // NaN scores 0.
+    // NaN as a logit has the score 0.
     const auto logit = [&](u32 expert) {
-        return HAS_OPTIONS<R> && expert == NOBODY ? __uint_as_float(0x7FC00000u)
+        return HAS_OPTIONS<R> && expert == NO_EXPERT ? __uint_as_float(0x7FC00000u)
                                                   : to_f32(row[expert]);
     };
     const float first = logit(picks[0]);
     const float second = logit(picks[1]);
     const float4 scores = exact_scores<Options>(
         p.scoring, make_float4(first, second, first, second), softmax.max, softmax.factor);
-    float shares[2] = {scores.x, scores.y};
+    float normalized[2] = {scores.x, scores.y};
     if (p.renormalize) {
         const float sum = warp_sum((lane < p.topk ? scores.x : 0.0f) +
                                    (lane + WARP < p.topk ? scores.y : 0.0f));
-        shares[0] = __fdividef(scores.x, sum + 1e-20f);
-        shares[1] = __fdividef(scores.y, sum + 1e-20f);
+        normalized[0] = __fdividef(scores.x, sum + 1e-20f);
+        normalized[1] = __fdividef(scores.y, sum + 1e-20f);
     }
-    write_pick(p, options, replay, token, lane, shares[0], picks[0]);
-    write_pick(p, options, replay, token, lane + WARP, shares[1], picks[1]);
+    write_pick(p, options, replay, token, lane, normalized[0], picks[0]);
+    write_pick(p, options, replay, token, lane + WARP, normalized[1], picks[1]);
     write_shared(p, options, replay, token);
 }
 
-// Writes the row of a token whose experts are given.
+// Writes the outputs of a token whose experts are given.
 template <typename T>
 INLINE void replay_row(const Params& p, const Options& options, const Replay& replay, u64 token,
-                       const T* row, bool odd, const Softmax& softmax) {
+                       const T* row, bool nonfinite, const Softmax& softmax) {
     const i32* const given = replay.chosen[token];
-    u32 picks[2] = {NOBODY, NOBODY};
+    u32 picks[2] = {NO_EXPERT, NO_EXPERT};
     bool bad = false;
 #pragma unroll
     for (u32 i = 0; i < 2; ++i) {
@@ -127,27 +128,28 @@ INLINE void replay_row(const Params& p, const Options& options, const Replay& re
         if (position >= p.topk) continue;
         const u32 expert = static_cast<u32>(given[position]);
         if (expert < p.experts) picks[i] = expert;
-        bad |= expert >= p.experts && expert != NOBODY;
+        bad |= expert >= p.experts && expert != NO_EXPERT;
     }
     bad = __any_sync(ALL_LANES, bad);
-    // One flag at a time: see `place_of`.
+    // Raises one flag at a time: see `place_of`.
     if (lane_id() == 0) {
-        if (odd) raise(p.flags, NON_FINITE);
+        if (nonfinite) raise(p.flags, NON_FINITE);
         if (bad) raise(p.flags, OUT_OF_RANGE);
     }
     write_row(p, options, replay, token, row, picks, softmax);
 }
 
-// Routes a token. `keys` has a word for each expert of 32 chunks, then one a group.
+// Routes a token. `keys` has a word for each expert of 32 chunks, followed by a word for each
+// group.
 template <typename T, typename R>
-INLINE void route_any(const Params& p, const Options& options, const R& replay, u64 token,
+INLINE void route_general(const Params& p, const Options& options, const R& replay, u64 token,
                       u32* keys) {
     const u32 lane = lane_id();
     const u32 chunk = options.chunk;
     const u32 room = chunk * WARP;
     const T* row = static_cast<const T*>(p.x.data) + token * p.x.stride;
     const float nan = __uint_as_float(0x7FC00000u);
-    // Four logits of a lane, NaN for what is not there.
+    // Four logits of a lane; NaN beyond the last expert.
     const auto load = [&](u32 at) {
         const auto logit = [&](u32 e) { return e < p.experts ? to_f32(row[e]) : nan; };
         return make_float4(logit(at), logit(at + WARP), logit(at + 2 * WARP),
@@ -164,12 +166,12 @@ INLINE void route_any(const Params& p, const Options& options, const R& replay, 
         factor = row_factor(max, warp_sum(sum));
     }
 
-    bool odd = false;
+    bool nonfinite = false;
     if constexpr (HAS_OPTIONS<R>) {
         if (replay.chosen.data != nullptr) {
-            for (u32 at = lane; at < p.experts; at += WARP) odd |= !exact::finite(to_f32(row[at]));
-            odd = __any_sync(ALL_LANES, odd);
-            replay_row(p, options, replay, token, row, odd, {max, factor});
+            for (u32 at = lane; at < p.experts; at += WARP) nonfinite |= !exact::finite(to_f32(row[at]));
+            nonfinite = __any_sync(ALL_LANES, nonfinite);
+            replay_row(p, options, replay, token, row, nonfinite, {max, factor});
             return;
         }
     }
@@ -186,12 +188,12 @@ INLINE void route_any(const Params& p, const Options& options, const R& replay, 
             float choice = c[i];
             if (there && p.bias != nullptr) choice = exact::add(choice, bias_of(p, options, e));
             if (x[i] != x[i]) choice = negative_infinity();
-            odd |= there && !exact::finite(x[i]);
+            nonfinite |= there && !exact::finite(x[i]);
             if (e < room) keys[e] = there ? exact::sort_key(choice) : 0;
         }
     }
-    odd = __any_sync(ALL_LANES, odd);
-    if (odd && lane == 0) raise(p.flags, NON_FINITE);
+    nonfinite = __any_sync(ALL_LANES, nonfinite);
+    if (nonfinite && lane == 0) raise(p.flags, NON_FINITE);
     __syncwarp();
 
     if (p.topk_groups < p.groups) {
@@ -199,7 +201,7 @@ INLINE void route_any(const Params& p, const Options& options, const R& replay, 
     }
 
     u32 head = 0;
-    // Lanes begin apart, so that few meet in a bank.
+    // Lanes begin at different offsets, so that there are few bank conflicts.
     for (u32 i = 0, at = lane % chunk; i < chunk; ++i, at = at + 1 < chunk ? at + 1 : 0) {
         head = ::max(head, keys[lane * chunk + at]);
     }
@@ -219,7 +221,7 @@ INLINE void route_any(const Params& p, const Options& options, const R& replay, 
                 const u32 nearest = __ffs(equal) - 1;
                 expert = owner * chunk + first + nearest;
                 if (lane == nearest) {
-                    // Below every key: not chosen again.
+                    // 0 is below every key, so this expert is not picked again.
                     key = 0;
                     keys[expert] = 0;
                 }
