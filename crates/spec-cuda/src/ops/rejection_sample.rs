@@ -12,7 +12,7 @@ use super::race::{self, blocks_for_lead};
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{IntegerRows, Integers, Rows, Truths};
-use crate::launch::{Function, Shape};
+use crate::kernel::{Function, Shape};
 
 static KERNELS: Archive = archive!("rejection_sample");
 
