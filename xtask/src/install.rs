@@ -38,8 +38,9 @@ fn spec(prefix: &Path, cargo: &[&str]) -> Result<()> {
     strip(&lib.join("libspec.a"));
     let header = read(&root().join("crates/spec-c/include/spec.h"))?;
     write(&folder(prefix, "include")?.join("spec.h"), &header)?;
+    // Relative to the file, so that the folder can be packed and unpacked elsewhere.
     let known = format!(
-        "prefix={}\n\
+        "prefix=${{pcfiledir}}/../..\n\
          libdir=${{prefix}}/lib\n\
          includedir=${{prefix}}/include\n\n\
          Name: spec\n\
@@ -48,7 +49,6 @@ fn spec(prefix: &Path, cargo: &[&str]) -> Result<()> {
          Cflags: -I${{includedir}}\n\
          Libs: -L${{libdir}} -lspec\n\
          Libs.private: {}\n",
-        prefix.display(),
         built.static_needs()?
     );
     write(&folder(&lib, "pkgconfig")?.join("spec.pc"), known.as_bytes())?;

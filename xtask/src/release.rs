@@ -3,6 +3,7 @@
 //! The files are a tar archive with the program, libspec and InfiniOp's libraries, the Python
 //! wheel, and a file of checksums. Installing from these files needs no cargo.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,6 +18,13 @@ pub fn run(arguments: &[&str]) -> Result<()> {
         ["--out", out, "--no-wheel"] | ["--no-wheel", "--out", out] => (out, false),
         other => return Err(format!("expected --out FOLDER [--no-wheel], not {other:?}")),
     };
+    let of_profile = |name: &OsString| name.to_string_lossy().starts_with("CARGO_PROFILE_RELEASE_");
+    if let Some((name, _)) = std::env::vars_os().find(|(name, _)| of_profile(name)) {
+        return Err(format!(
+            "a release is built with the profile that Cargo.toml states: unset {}",
+            name.display()
+        ));
+    }
     std::fs::create_dir_all(out).map_err(|e| format!("{out}: {e}"))?;
     let out = std::path::absolute(out).map_err(|e| format!("{out}: {e}"))?;
     let name = format!("spec-{VERSION}-{}-{}", std::env::consts::ARCH, std::env::consts::OS);

@@ -9,20 +9,10 @@ use spec_core::{
 };
 
 use crate::Rng;
+use crate::argument::{Argument, find};
 use crate::memory::Arguments;
-use crate::report::Failure;
+use crate::report::{Failure, failed};
 use crate::tensor::{Data, Layout, Tensor};
-
-/// An argument by its name in the contract.
-#[derive(Clone, Debug)]
-pub struct Argument {
-    /// The name.
-    pub name: &'static str,
-    /// What the call does with the argument.
-    pub role: Role,
-    /// The argument's elements.
-    pub tensor: Tensor,
-}
 
 /// One call of an operator.
 #[derive(Clone, Debug)]
@@ -328,15 +318,6 @@ impl<O: Subject> Ready<O> {
         O::trim(&mut results);
         Ok(results)
     }
-}
-
-pub(crate) fn failed(what: &'static str) -> impl Fn(Error) -> Failure {
-    move |error| Failure::error(what, &error)
-}
-
-/// The argument called `name`.
-pub fn find<'a>(arguments: &'a [Argument], name: &str) -> Option<&'a Tensor> {
-    arguments.iter().find(|argument| argument.name == name).map(|argument| &argument.tensor)
 }
 
 /// The first difference between `results` and `expected`, in the arguments that both have.

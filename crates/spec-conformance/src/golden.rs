@@ -7,7 +7,8 @@ use serde_json::Value;
 use spec_core::options::{self, Kind, OptionInfo};
 use spec_core::{Role, Supports};
 
-use crate::case::{Argument, Case, Subject, compare};
+use crate::argument::Argument;
+use crate::case::{Case, Subject, compare};
 use crate::report::{Failure, Report};
 use crate::tensor::{Data, Layout, Tensor};
 

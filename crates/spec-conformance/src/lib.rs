@@ -31,6 +31,7 @@
 //! # Ok::<(), String>(())
 //! ```
 
+mod argument;
 mod case;
 pub mod decode_tail;
 pub mod golden;
@@ -48,7 +49,8 @@ mod tensor;
 #[cfg(test)]
 mod tests;
 
-pub use case::{Argument, Case, Ready, Recomposed, Rows, Subject, compare, find};
+pub use argument::{Argument, find};
+pub use case::{Case, Ready, Recomposed, Rows, Subject, compare};
 pub use golden::Golden;
 pub use pool::Pooled;
 pub use report::{Failure, Report};

@@ -2,9 +2,9 @@
 
 use spec_core::{Backend, DType, Error, Memory, PlaceMut, ViewMut};
 
-use crate::case::{Argument, failed};
+use crate::argument::Argument;
 use crate::pool::is_pooled;
-use crate::report::Failure;
+use crate::report::{Failure, failed};
 use crate::tensor::{Data, Held, Layout};
 
 /// An argument starts at a multiple of this many bytes, plus the elements that a layout adds.

@@ -4,7 +4,8 @@
 use spec_core::{DType, Device, Role, Supports};
 
 use crate::Rng;
-use crate::case::{Argument, Case, Recomposed, Rows, Subject, compare, find};
+use crate::argument::{Argument, find};
+use crate::case::{Case, Recomposed, Rows, Subject, compare};
 use crate::plain::Plain;
 use crate::report::{Failure, Report};
 use crate::tensor::Layout;

@@ -4,6 +4,12 @@ use std::fmt;
 
 use spec_core::Error;
 
+/// Makes an error of the call `what` a failure.
+/// Makes an error of the call `what` a failure.
+pub(crate) fn failed(what: &'static str) -> impl Fn(Error) -> Failure {
+    move |error| Failure::error(what, &error)
+}
+
 /// The results of the cases of one operator.
 #[derive(Clone, Debug)]
 pub struct Report {

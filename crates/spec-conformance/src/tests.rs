@@ -9,7 +9,8 @@ use spec_core::ops::{
 use spec_core::philox::{Draw, Purpose};
 use spec_core::{DType, Role, exact, race};
 
-use crate::case::{Argument, Case, Subject, compare, find};
+use crate::argument::{Argument, find};
+use crate::case::{Case, Subject, compare};
 use crate::plain::Plain;
 use crate::tensor::{Data, Layout, Tensor};
 use crate::{Golden, Rng};

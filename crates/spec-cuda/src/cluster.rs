@@ -9,15 +9,10 @@
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 
-use cudarc::driver::sys;
 use spec_core::Result;
 
-use crate::Cuda;
-use crate::gpu::Gpu;
-use crate::launch::{Code, Function, NO_ATTRIBUTES, Shape};
-
-/// The largest number of blocks in a cluster on any device.
-pub(crate) const MAX_CLUSTER: u32 = 16;
+use crate::function::Function;
+use crate::shape::Shape;
 
 /// Shared memory is rounded up to a multiple of this many bytes before the driver is asked, so that
 /// similar shapes share one cached answer.
@@ -32,61 +27,28 @@ type Question = (usize, u32, u32, u32);
 pub(crate) struct ActiveClusters(RwLock<HashMap<Question, u32>>);
 
 impl ActiveClusters {
-    fn known(&self, question: Question) -> Option<u32> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&question).copied()
-    }
-
-    fn learn(&self, question: Question, clusters: u32) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(question, clusters);
-    }
-}
-
-impl Cuda {
-    /// How many clusters of this shape the device runs at a time. 0 means that the device cannot
-    /// run a cluster of this size, or that `SPEC_CUDA_LIMITS` forbids this size.
-    ///
-    /// # Errors
-    /// Status 1 when the device's context cannot be made current.
-    pub(crate) fn active_clusters(&self, function: &Function, shape: Shape) -> Result<u32> {
-        let limits = self.limits();
-        if shape.cluster > limits.cluster {
-            return Ok(0);
-        }
+    /// The shape that the driver is asked about, for a shape that is to be launched.
+    pub(crate) fn rounded(function: &Function, shape: Shape) -> Shape {
         let shared = shape.shared.next_multiple_of(SHARED_STEP).min(function.dynamic);
-        let shape = Shape { shared: shared.max(shape.shared), ..shape };
+        Shape { shared: shared.max(shape.shared), ..shape }
+    }
+
+    /// The cached answer, or that of `ask`, which is given the rounded shape.
+    pub(crate) fn get(
+        &self,
+        function: &Function,
+        shape: Shape,
+        ask: impl FnOnce(Shape) -> Result<u32>,
+    ) -> Result<u32> {
+        let shape = Self::rounded(function, shape);
         let question = (function.name.as_ptr().addr(), shape.block, shape.shared, shape.cluster);
-        let gpu = self.gpu();
-        if let Some(clusters) = gpu.active_clusters.known(question) {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&question).copied();
+        if let Some(clusters) = known {
             return Ok(clusters);
         }
-        let clusters = gpu.ask_active_clusters(function, shape)?;
-        gpu.active_clusters.learn(question, clusters);
+        let clusters = ask(shape)?;
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(question, clusters);
         Ok(clusters)
-    }
-
-    /// The largest cluster, in blocks, that the device runs for a kernel in this shape: `wanted`,
-    /// halved until the device runs a cluster of that size; 1 if the device runs no cluster.
-    ///
-    /// # Errors
-    /// Status 1 when the device's context cannot be made current.
-    pub fn cluster_at_most(&self, function: &Function, shape: Shape, wanted: u32) -> Result<u32> {
-        largest(wanted, |blocks| self.active_clusters(function, shape.cluster(blocks)))
-    }
-
-    /// The choice that `choose` makes for the largest cluster that the device runs. `choose` takes
-    /// the largest permitted number of blocks in a cluster, and returns the kernel, a shape whose
-    /// cluster is not larger than permitted, and any further result.
-    ///
-    /// # Errors
-    /// The errors of `choose` and of [`cluster_at_most`](Self::cluster_at_most).
-    pub(crate) fn within_clusters<T>(
-        &self,
-        choose: impl Fn(u32) -> Result<(Function, Shape, T)>,
-    ) -> Result<(Function, Shape, T)> {
-        let held = |(function, shape, _): &(Function, Shape, T)| {
-            Ok((shape.cluster, self.cluster_at_most(function, *shape, shape.cluster)?))
-        };
-        first_held(self.limits().cluster, choose, held)
     }
 }
 
@@ -103,7 +65,7 @@ pub(crate) fn largest(wanted: u32, clusters: impl Fn(u32) -> Result<u32>) -> Res
 /// The first choice whose cluster the device runs. For a choice, `held` returns the number of
 /// blocks in the choice's cluster, and the number of blocks in the largest cluster that the device
 /// runs for the choice.
-fn first_held<T>(
+pub(crate) fn first_held<T>(
     mut max: u32,
     choose: impl Fn(u32) -> Result<T>,
     held: impl Fn(&T) -> Result<(u32, u32)>,
@@ -116,28 +78,6 @@ fn first_held<T>(
         }
         // `runs` is less than `max`, so the loop ends: at the latest with 1, no cluster.
         max = runs;
-    }
-}
-
-impl Gpu {
-    fn ask_active_clusters(&self, function: &Function, shape: Shape) -> Result<u32> {
-        let raw = match function.code {
-            Code::Loaded { raw, .. } => raw,
-            Code::Unloaded(facts) => return Ok(self.limits().active_clusters(facts, shape)),
-        };
-        let _current = self.enter()?;
-        let one = Shape { grid: [shape.cluster, 1], ..shape };
-        let mut clusters = 0;
-        let mut attributes = NO_ATTRIBUTES;
-        let config = one.config(std::ptr::null_mut(), false, &mut attributes);
-        // SAFETY: the function is loaded in the current context; all pointers are to locals that
-        // outlive the call.
-        let code = unsafe { sys::cuOccupancyMaxActiveClusters(&mut clusters, raw, &config) };
-        // The device cannot run a cluster of this size.
-        if code != sys::CUresult::CUDA_SUCCESS {
-            return Ok(0);
-        }
-        Ok(u32::try_from(clusters).unwrap_or(0))
     }
 }
 

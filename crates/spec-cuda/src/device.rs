@@ -1,18 +1,13 @@
 //! A handle to a device: [`Cuda`].
 
-use std::any::Any;
 use std::sync::Arc;
 
 use cudarc::driver::sys;
-use spec_core::{
-    Backend, Device, DeviceInfo, Error, Memory, QueueId, Result, Staging, Status, Timed, Timing,
-};
+use spec_core::{Device, DeviceInfo, QueueId, Result};
 
 use crate::driver::{self, check};
 use crate::gpu::Gpu;
 use crate::limits::Limits;
-use crate::memory::{DeviceMemory, PageLocked};
-use crate::time;
 
 /// Lists the devices that the kernels run on, by their CUDA ordinals.
 ///
@@ -105,6 +100,10 @@ impl Cuda {
         &self.handle.gpu
     }
 
+    pub(crate) fn queue(&self) -> QueueId {
+        self.handle.queue
+    }
+
     pub(crate) fn own_stream(&self) -> sys::CUstream {
         self.handle.stream
     }
@@ -128,88 +127,5 @@ impl Drop for Handle {
 impl std::fmt::Debug for Cuda {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Cuda({})", self.device())
-    }
-}
-
-// SAFETY: `info` is set when the device is opened, and never changes. All handles to a device
-// share its primary context, in which the memory and the streams of all handles are valid. Each
-// handle has a stream of its own; `queue_id` identifies this stream, and so do the views of the
-// handle's memory.
-unsafe impl Backend for Cuda {
-    fn info(&self) -> &DeviceInfo {
-        self.handle.gpu.info()
-    }
-
-    fn queue_id(&self) -> QueueId {
-        self.handle.queue
-    }
-
-    fn adopt(&self, memory: Box<dyn Memory>) -> Result<Box<dyn Memory>> {
-        match (memory as Box<dyn Any>).downcast::<DeviceMemory>() {
-            Ok(memory) => Ok(Box::new(memory.moved_to(self)?)),
-            Err(_) => {
-                let words = "memory of another backend, expected device memory";
-                Err(Error::device(self.device(), Status::DeviceTypeNotSupported, words))
-            }
-        }
-    }
-
-    fn allocate_bytes(&self, bytes: usize) -> Result<Box<dyn Memory>> {
-        Ok(Box::new(DeviceMemory::allocate(self, bytes)?))
-    }
-
-    fn synchronize(&self) -> Result<()> {
-        let _current = self.gpu().enter()?;
-        // SAFETY: this handle owns the stream, so the stream is alive.
-        let done = unsafe { sys::cuStreamSynchronize(self.own_stream()) };
-        check(self.device(), "enqueued work failed", done)
-    }
-
-    fn sibling(&self) -> Result<Self> {
-        Self::open(self.device().index())
-    }
-
-    fn staging(&self, bytes: usize) -> Result<Option<Box<dyn Staging>>> {
-        Ok(Some(Box::new(PageLocked::allocate(self, bytes)?)))
-    }
-}
-
-impl Cuda {
-    /// Captures `calls` calls of `work` into a CUDA graph, and times the graph between two
-    /// events, `samples` times.
-    ///
-    /// # Errors
-    /// The errors of the calls, and status 1 when the device fails.
-    ///
-    /// # Safety
-    /// The calls are recorded once and replayed. So until this function returns, the memory
-    /// that the calls use stays where it is ([`Timed::reset`] may write to the memory, but may
-    /// neither free nor replace it), and nobody else uses the memory.
-    pub unsafe fn time(
-        &self,
-        samples: usize,
-        calls: usize,
-        work: &mut dyn Timed,
-    ) -> Result<Timing> {
-        // SAFETY: the caller promised that the calls' memory stays and is not used otherwise.
-        unsafe { time::time(self, samples, calls, work) }
-    }
-
-    /// The rate of a copy in the device's memory: bytes read plus bytes written, per second.
-    /// `None` if the driver has no PTX compiler.
-    ///
-    /// # Errors
-    /// Status 1 when the device fails.
-    pub fn copy_rate(&self) -> Result<Option<f64>> {
-        time::copy_rate(self)
-    }
-
-    /// Seconds per launch of an empty kernel, timed as by [`time`](Self::time). `None` if the
-    /// driver has no PTX compiler.
-    ///
-    /// # Errors
-    /// Status 1 when the device fails.
-    pub fn call_overhead(&self) -> Result<Option<f64>> {
-        time::call_overhead(self)
     }
 }

@@ -10,8 +10,8 @@ use libloading::Library;
 use spec_core::{Device, DeviceInfo, Error, ErrorKind, Result, Status};
 
 use crate::MIN_COMPUTE;
-use crate::cluster::MAX_CLUSTER;
 use crate::limits::Limits;
+use crate::shape::MAX_CLUSTER;
 
 /// The oldest version of the driver interface that this crate accepts: CUDA 12.0.
 const MIN_DRIVER: i32 = 12_000;
@@ -65,12 +65,17 @@ pub(crate) fn kind(code: sys::CUresult) -> ErrorKind {
     }
 }
 
+/// The error for a driver call that returned `code`, with the driver's own text.
+fn failure(device: Device, doing: &str, code: sys::CUresult) -> Error {
+    Error::failure(device, kind(code), format!("{doing}: {}", Text(code)))
+}
+
 /// `Ok` for success; for any other code an error of status 1 with the driver's text.
 #[inline]
 pub(crate) fn check(device: Device, doing: &str, code: sys::CUresult) -> Result<()> {
     match code {
         sys::CUresult::CUDA_SUCCESS => Ok(()),
-        code => Err(crate::failure(device, doing, code)),
+        code => Err(failure(device, doing, code)),
     }
 }
 

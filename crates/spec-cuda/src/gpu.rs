@@ -11,8 +11,9 @@ use crate::archive::Archive;
 use crate::cluster::ActiveClusters;
 use crate::cubin;
 use crate::driver::{self, Current, check};
-use crate::launch::{Code, Function};
+use crate::function::{Code, Context, Function, Module};
 use crate::limits::Limits;
+use crate::shape::{NO_ATTRIBUTES, Shape};
 
 /// A device's primary context and the kernels loaded into it.
 pub(crate) struct Gpu {
@@ -26,7 +27,7 @@ pub(crate) struct Gpu {
     /// second operator that uses a kernel finds it here without asking the driver.
     /// Many threads may read at once; each kernel is written once.
     functions: RwLock<HashMap<usize, HashMap<String, Function>>>,
-    pub(crate) active_clusters: ActiveClusters,
+    active_clusters: ActiveClusters,
 }
 
 // SAFETY: the maps have locks of their own; all other fields are set once, in `open`, and may
@@ -34,56 +35,6 @@ pub(crate) struct Gpu {
 unsafe impl Send for Gpu {}
 // SAFETY: as above.
 unsafe impl Sync for Gpu {}
-
-/// A retained primary context of a device.
-#[derive(Debug)]
-struct Context {
-    device: Device,
-    ordinal: sys::CUdevice,
-    raw: sys::CUcontext,
-}
-
-/// Kernels that are loaded into a context. The module keeps the context retained.
-#[derive(Debug)]
-pub(crate) struct Module {
-    context: Arc<Context>,
-    raw: sys::CUmodule,
-}
-
-// SAFETY: contexts may be used from any thread; the driver locks inside.
-unsafe impl Send for Context {}
-// SAFETY: as above.
-unsafe impl Sync for Context {}
-// SAFETY: modules may be used from any thread; the driver locks inside.
-unsafe impl Send for Module {}
-// SAFETY: as above.
-unsafe impl Sync for Module {}
-
-impl Context {
-    #[inline]
-    fn enter(&self) -> Result<Current> {
-        // SAFETY: retained until `self` is dropped.
-        unsafe { Current::enter(self.device, self.raw) }
-    }
-}
-
-impl Drop for Context {
-    fn drop(&mut self) {
-        // SAFETY: retained once in `Gpu::open`, released once here.
-        let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.ordinal) };
-    }
-}
-
-impl Drop for Module {
-    fn drop(&mut self) {
-        // If the context cannot be entered, the context is gone, and so is the module.
-        if let Ok(_current) = self.context.enter() {
-            // SAFETY: each `Function` of the module keeps the module alive, so no function of
-            // the module is left to launch.
-            let _ = unsafe { sys::cuModuleUnload(self.raw) };
-        }
-    }
-}
 
 /// The open devices by ordinal, so that handles to one device share its kernels.
 static OPEN: Mutex<Vec<(usize, Weak<Gpu>)>> = Mutex::new(Vec::new());
@@ -166,6 +117,39 @@ impl Gpu {
     #[inline]
     pub(crate) fn enter(&self) -> Result<Current> {
         self.there()?.enter()
+    }
+
+    /// How many clusters of this shape the device runs at a time. 0 means that the device cannot
+    /// run a cluster of this size, or that `SPEC_CUDA_LIMITS` forbids this size.
+    ///
+    /// # Errors
+    /// Status 1 when the device's context cannot be made current.
+    pub(crate) fn active_clusters(&self, function: &Function, shape: Shape) -> Result<u32> {
+        if shape.cluster > self.limits.cluster {
+            return Ok(0);
+        }
+        let raw = match function.code {
+            Code::Loaded { raw, .. } => raw,
+            Code::Unloaded(facts) => {
+                let shape = ActiveClusters::rounded(function, shape);
+                return Ok(self.limits.active_clusters(facts, shape));
+            }
+        };
+        self.active_clusters.get(function, shape, |shape| {
+            let _current = self.enter()?;
+            let one = Shape { grid: [shape.cluster, 1], ..shape };
+            let mut clusters = 0;
+            let mut attributes = NO_ATTRIBUTES;
+            let config = one.config(std::ptr::null_mut(), false, &mut attributes);
+            // SAFETY: the function is loaded in the current context; all pointers are to locals
+            // that outlive the call.
+            let code = unsafe { sys::cuOccupancyMaxActiveClusters(&mut clusters, raw, &config) };
+            // The device cannot run a cluster of this size.
+            if code != sys::CUresult::CUDA_SUCCESS {
+                return Ok(0);
+            }
+            Ok(u32::try_from(clusters).unwrap_or(0))
+        })
     }
 
     /// The kernel `name` of an archive, loaded on first use, and allowed all the

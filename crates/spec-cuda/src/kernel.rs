@@ -22,11 +22,15 @@
 
 pub use crate::archive::Archive;
 pub use crate::args::{Integers, Located, Rows};
-pub use crate::launch::{Function, Queue, Shape};
+pub use crate::function::Function;
+pub use crate::launch::Queue;
 pub use crate::limits::Limits;
+pub use crate::shape::Shape;
+
+use spec_core::Result;
 
 use crate::Cuda;
-use spec_core::Result;
+use crate::cluster::{first_held, largest};
 
 impl Cuda {
     /// The kernel `name` of an archive, loaded on first use, and allowed all the
@@ -42,5 +46,39 @@ impl Cuda {
     /// The properties of the device that launch shapes depend on.
     pub fn limits(&self) -> &Limits {
         self.gpu().limits()
+    }
+
+    /// How many clusters of this shape the device runs at a time. 0 means that the device cannot
+    /// run a cluster of this size, or that `SPEC_CUDA_LIMITS` forbids this size.
+    ///
+    /// # Errors
+    /// Status 1 when the device's context cannot be made current.
+    pub(crate) fn active_clusters(&self, function: &Function, shape: Shape) -> Result<u32> {
+        self.gpu().active_clusters(function, shape)
+    }
+
+    /// The largest cluster, in blocks, that the device runs for a kernel in this shape: `wanted`,
+    /// halved until the device runs a cluster of that size; 1 if the device runs no cluster.
+    ///
+    /// # Errors
+    /// Status 1 when the device's context cannot be made current.
+    pub fn cluster_at_most(&self, function: &Function, shape: Shape, wanted: u32) -> Result<u32> {
+        largest(wanted, |blocks| self.active_clusters(function, shape.cluster(blocks)))
+    }
+
+    /// The choice that `choose` makes for the largest cluster that the device runs. `choose` takes
+    /// the largest permitted number of blocks in a cluster, and returns the kernel, a shape whose
+    /// cluster is not larger than permitted, and any further result.
+    ///
+    /// # Errors
+    /// The errors of `choose` and of [`cluster_at_most`](Self::cluster_at_most).
+    pub(crate) fn within_clusters<T>(
+        &self,
+        choose: impl Fn(u32) -> Result<(Function, Shape, T)>,
+    ) -> Result<(Function, Shape, T)> {
+        let held = |(function, shape, _): &(Function, Shape, T)| {
+            Ok((shape.cluster, self.cluster_at_most(function, *shape, shape.cluster)?))
+        };
+        first_held(self.limits().cluster, choose, held)
     }
 }

@@ -3,138 +3,16 @@
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::fmt;
-use std::sync::Arc;
 
 use cudarc::driver::sys;
 use spec_core::stream::Kind;
 use spec_core::{Error, Result, Route, Status, Stream};
 
 use crate::Cuda;
-use crate::cubin::Facts;
 use crate::driver::check;
-use crate::gpu::{Gpu, Module};
-
-/// A loaded kernel, which stays loaded while any clone of its `Function` exists.
-#[derive(Clone, Debug)]
-pub struct Function {
-    pub(crate) code: Code,
-    /// The name of the kernel.
-    pub(crate) name: Arc<str>,
-    /// The largest dynamic shared memory of a block, in bytes.
-    pub(crate) dynamic: u32,
-    /// The name of the operator, for error messages.
-    pub(crate) operator: &'static str,
-}
-
-/// The code of a kernel.
-#[derive(Clone, Debug)]
-pub(crate) enum Code {
-    Loaded {
-        raw: sys::CUfunction,
-        /// The module of `raw`, which is unloaded after the last of its functions is dropped.
-        _module: Arc<Module>,
-    },
-    /// The code was only looked at: there is no device ([`Cuda::without_device`]).
-    Unloaded(Facts),
-}
-
-// SAFETY: a CUfunction may be used from any thread.
-unsafe impl Send for Code {}
-// SAFETY: as above.
-unsafe impl Sync for Code {}
-
-/// The launch shape: the grid, the block, its shared memory and the cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// Blocks in x (below 2^31) and y (below 2^16).
-    pub grid: [u32; 2],
-    /// Threads of a block.
-    pub block: u32,
-    /// Dynamic shared memory of a block, in bytes.
-    pub shared: u32,
-    /// Blocks in x that form a cluster; 1 for no cluster, which works on every device.
-    pub cluster: u32,
-}
-
-impl Shape {
-    /// A grid of `blocks` blocks of `threads` threads each.
-    pub fn new(blocks: u32, threads: u32) -> Self {
-        Shape { grid: [blocks, 1], block: threads, shared: 0, cluster: 1 }
-    }
-
-    /// The same shape with `bytes` bytes of dynamic shared memory per block.
-    pub fn shared(self, bytes: u32) -> Self {
-        Shape { shared: bytes, ..self }
-    }
-
-    /// The same shape with clusters of `blocks` blocks.
-    pub fn cluster(self, blocks: u32) -> Self {
-        Shape { cluster: blocks, ..self }
-    }
-
-    /// The launch configuration for the driver. The configuration points to `attributes`.
-    pub(crate) fn config(
-        self,
-        stream: sys::CUstream,
-        dependent: bool,
-        attributes: &mut Attributes,
-    ) -> sys::CUlaunchConfig_st {
-        use sys::CUlaunchAttributeID_enum as Id;
-        let mut count = 0;
-        let mut add = |id, value| {
-            attributes[count] = sys::CUlaunchAttribute_st { id, pad: [0; 4], value };
-            count += 1;
-        };
-        if self.cluster > 1 {
-            let blocks =
-                sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: self.cluster, y: 1, z: 1 };
-            add(
-                Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-                sys::CUlaunchAttributeValue_union { clusterDim: blocks },
-            );
-        }
-        if dependent {
-            add(
-                Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-                sys::CUlaunchAttributeValue_union { programmaticStreamSerializationAllowed: 1 },
-            );
-        }
-        sys::CUlaunchConfig_st {
-            gridDimX: self.grid[0],
-            gridDimY: self.grid[1],
-            gridDimZ: 1,
-            blockDimX: self.block,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: self.shared,
-            hStream: stream,
-            attrs: attributes.as_mut_ptr(),
-            numAttrs: count as u32,
-        }
-    }
-}
-
-/// As `16 blocks of 512 threads in clusters of 4`.
-impl fmt::Display for Shape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [x, y] = self.grid;
-        if y == 1 {
-            write!(f, "{x} block{}", if x == 1 { "" } else { "s" })?;
-        } else {
-            write!(f, "{x} x {y} blocks")?;
-        }
-        write!(f, " of {} threads", self.block)?;
-        if self.cluster > 1 { write!(f, " in clusters of {}", self.cluster) } else { Ok(()) }
-    }
-}
-
-pub(crate) type Attributes = [sys::CUlaunchAttribute_st; 2];
-
-pub(crate) const NO_ATTRIBUTES: Attributes = [sys::CUlaunchAttribute_st {
-    id: sys::CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_IGNORE,
-    pad: [0; 4],
-    value: sys::CUlaunchAttributeValue_union { pad: [0; 64] },
-}; 2];
+use crate::function::{Code, Function};
+use crate::gpu::Gpu;
+use crate::shape::{NO_ATTRIBUTES, Shape};
 
 /// A stream that is ready to take work, with its context current. [`Cuda::enqueue`] lends
 /// a queue to its closure.
@@ -173,15 +51,15 @@ impl Cuda {
             }
             kind => kind,
         };
-        let stream = self.resolve(kind)?;
+        let stream = self.resolve(&kind)?;
         let _current = gpu.enter()?;
         work(&Queue { gpu, stream, route: None, dependent, can_depend })
     }
 
     #[inline]
-    fn resolve(&self, stream: Kind<'_>) -> Result<sys::CUstream> {
+    fn resolve(&self, stream: &Kind<'_>) -> Result<sys::CUstream> {
         let refuse = |status, words: String| Err(Error::device(self.device(), status, words));
-        match stream {
+        match *stream {
             Kind::Own => Ok(self.own_stream()),
             Kind::Raw { device, handle } if device == self.device() => {
                 Ok(std::ptr::without_provenance_mut(handle as usize))

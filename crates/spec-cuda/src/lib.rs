@@ -39,30 +39,23 @@
 
 mod archive;
 mod args;
+mod backend;
 mod cluster;
 mod cubin;
 mod device;
 mod driver;
 pub mod foreign;
+mod function;
 mod gpu;
 pub mod kernel;
 mod launch;
 mod limits;
 mod memory;
 mod ops;
+mod shape;
 mod time;
 
 pub use device::{Cuda, devices};
 
-use cudarc::driver::sys;
-use spec_core::{Device, Error};
-
-use crate::driver::Text;
-
 /// The oldest compute capability that the kernels run on.
 pub const MIN_COMPUTE: (u32, u32) = (8, 0);
-
-/// The error for a driver call that returned `code`, with the driver's own text.
-pub(crate) fn failure(device: Device, doing: &str, code: sys::CUresult) -> Error {
-    Error::failure(device, driver::kind(code), format!("{doing}: {}", Text(code)))
-}

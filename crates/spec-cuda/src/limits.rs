@@ -1,9 +1,8 @@
 //! The properties of a device that launch shapes depend on, and a way to lower these limits
 //! for tests.
 
-use crate::cluster::MAX_CLUSTER;
 use crate::cubin::Facts;
-use crate::launch::Shape;
+use crate::shape::{MAX_CLUSTER, Shape};
 
 /// Properties of a device that operators choose their launch shapes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,19 +1,14 @@
 //! [`Wgpu`]: an open device.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use spec_core::{
-    Backend, Device, DeviceInfo, Error, ErrorKind, Memory, QueueId, Result, Status, Timed, Timing,
-};
+use spec_core::{Device, DeviceInfo, Error, ErrorKind, QueueId, Result, Status};
 use wgpu::{ErrorFilter, Features, Limits};
 
 use crate::adapters::{BACKEND, adapters, describe};
-use crate::memory::Allocation;
-use crate::shader::Programs;
-use crate::time;
+use crate::shader::{Access, Form, Program, Programs, Shader, lock};
 
 /// The first index for devices that callers bring, above the index of any adapter.
 const FIRST_FOREIGN: usize = 1000;
@@ -49,7 +44,7 @@ impl std::fmt::Debug for Wgpu {
 }
 
 pub(crate) struct Inner {
-    id: QueueId,
+    pub(crate) id: QueueId,
     pub(crate) device: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
     pub(crate) info: DeviceInfo,
@@ -73,10 +68,6 @@ struct Failures {
     lost: Mutex<Option<String>>,
     /// The first error outside of any error scope.
     uncaptured: Mutex<Option<(ErrorKind, String)>>,
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Wgpu {
@@ -267,86 +258,49 @@ impl Wgpu {
     }
 }
 
-// SAFETY: `info` is set when the device is opened and never changes. Clones share the device and
-// its one queue, and memory names that queue; any other handle has a device of its own. An adapter
-// that is opened twice has one name for two devices. Both devices come from the process's one
-// instance, and there wgpu itself refuses the objects of the other device.
-unsafe impl Backend for Wgpu {
-    fn info(&self) -> &DeviceInfo {
-        &self.0.info
-    }
-
-    fn allocate_bytes(&self, bytes: usize) -> Result<Box<dyn Memory>> {
-        Ok(Box::new(Allocation::new(self, bytes)?))
-    }
-
-    fn queue_id(&self) -> QueueId {
-        self.0.id
-    }
-
-    fn adopt(&self, memory: Box<dyn Memory>) -> Result<Box<dyn Memory>> {
-        let any: &dyn Any = &*memory;
-        match any.downcast_ref::<Allocation>() {
-            Some(allocation) if allocation.queue() == self.0.id => Ok(memory),
-            Some(_) => {
-                let words = "memory of another wgpu device, expected memory of this one: \
-                             devices of wgpu share none";
-                Err(self.error(Status::BadParam, words))
-            }
-            None => {
-                let words = "memory of another backend, expected a wgpu buffer";
-                Err(self.error(Status::DeviceTypeNotSupported, words))
-            }
-        }
-    }
-
-    fn synchronize(&self) -> Result<()> {
-        self.guarded(|| self.wait())
-    }
-
-    fn sibling(&self) -> Result<Self> {
-        Ok(self.clone())
-    }
-}
-
 impl Wgpu {
-    /// Times `calls` calls made back to back in a compute pass, and repeats this for each of the
-    /// `samples` samples. Measures with timestamps where the device has them, else with the host's
-    /// clock around whole submissions.
-    ///
-    /// # Errors
-    /// Errors of the calls, and status 1 when the device fails.
-    ///
-    /// # Safety
-    /// No condition on this backend. Other backends replay calls, whose memory must then stay where
-    /// it is.
-    pub unsafe fn time(
+    /// The program for entry point `entry` of `shader`. `bindings` are the accesses of `@group(0)
+    /// @binding(1)` and up, as the entry point declares them; the access of a binding that the
+    /// entry point does not use may be anything. `constants` set the shader's `override`s. A handle
+    /// compiles each program once and then caches it.
+    pub(crate) fn program(
         &self,
-        samples: usize,
-        calls: usize,
-        work: &mut dyn Timed,
-    ) -> Result<Timing> {
-        time::time(self, samples, calls, work)
+        shader: &'static Shader,
+        entry: &'static str,
+        bindings: &[Access],
+        constants: &[(&'static str, u32)],
+    ) -> Result<Program> {
+        self.make_program(Form { shader, subgroups: false }, entry, bindings, constants)
     }
 
-    /// The rate at which a shader copies, in bytes read plus bytes written per second.
-    ///
-    /// # Errors
-    /// Status 1 when the device fails.
-    pub fn copy_rate(&self) -> Result<Option<f64>> {
-        time::copy_rate(self).map(Some)
+    /// As [`program`](Self::program), in the form that uses subgroups. The handle must have
+    /// subgroups.
+    pub(crate) fn subgroup_program(
+        &self,
+        shader: &'static Shader,
+        entry: &'static str,
+        bindings: &[Access],
+        constants: &[(&'static str, u32)],
+    ) -> Result<Program> {
+        self.make_program(Form { shader, subgroups: true }, entry, bindings, constants)
     }
 
-    /// The duration in seconds of an empty submission, including the wait for its end.
-    ///
-    /// # Errors
-    /// Status 1 when the device fails.
-    pub fn call_overhead(&self) -> Result<Option<f64>> {
-        time::call_overhead(self).map(Some)
+    fn make_program(
+        &self,
+        form: Form,
+        entry: &'static str,
+        bindings: &[Access],
+        constants: &[(&'static str, u32)],
+    ) -> Result<Program> {
+        let Inner { device, programs, .. } = &*self.0;
+        if let Some(program) = Program::known(programs, form, entry, bindings, constants) {
+            return Ok(program);
+        }
+        let compiled =
+            self.guarded(|| Ok(Program::new(device, programs, form, entry, bindings, constants)))?;
+        Ok(compiled.keep(programs, constants))
     }
-}
 
-impl Wgpu {
     /// Blocks until the queue is empty.
     pub(crate) fn wait(&self) -> Result<()> {
         let polled = self.0.device.poll(wgpu::PollType::wait_indefinitely());

@@ -160,7 +160,7 @@ impl Recorder<'_> {
             let resource = BindingResource::Buffer(gpu.bind(region, i, access)?);
             entries.push(BindGroupEntry { binding: i as u32 + 1, resource });
         }
-        let pipeline = program.pipeline(gpu, shared);
+        let pipeline = program.pipeline(&gpu.0.device, &gpu.0.programs, shared);
         let group = gpu.0.device.create_bind_group(&wgpu::BindGroupDescriptor {
             label: Some(program.name()),
             layout: &pipeline.layout,

@@ -59,6 +59,7 @@
 //! that can see the error.
 
 mod adapters;
+mod backend;
 mod device;
 mod launch;
 mod memory;

@@ -6,13 +6,13 @@
 //! are the only way in which shaders share code.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use spec_core::Result;
 use wgpu::{BindGroupLayoutEntry, BindingType, BufferBindingType, ShaderStages};
 
-use crate::Wgpu;
-use crate::device::lock;
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A WGSL file.
 pub(crate) struct Shader {
@@ -131,9 +131,20 @@ fn append(
 
 /// A shader in the form that uses subgroups, or in the one that does not.
 #[derive(Clone, Copy)]
-struct Form {
-    shader: &'static Shader,
-    subgroups: bool,
+pub(crate) struct Form {
+    pub(crate) shader: &'static Shader,
+    pub(crate) subgroups: bool,
+}
+
+impl Form {
+    fn key(
+        self,
+        entry: &'static str,
+        bindings: &[Access],
+        constants: &[(&'static str, u32)],
+    ) -> Key {
+        (self.shader.name, self.subgroups, entry, bindings.to_vec(), constants.to_vec())
+    }
 }
 
 /// How a dispatch uses a binding.
@@ -210,81 +221,75 @@ impl Program {
     }
 
     /// The pipeline of this program. With `shared`, the pipeline for dispatches that read and write
-    /// the same buffer.
-    pub(crate) fn pipeline(&self, gpu: &Wgpu, shared: bool) -> &Pipeline {
+    /// the same buffer, which `device` compiles when it is first needed.
+    pub(crate) fn pipeline(
+        &self,
+        device: &wgpu::Device,
+        programs: &Mutex<Programs>,
+        shared: bool,
+    ) -> &Pipeline {
         if !shared {
             return &self.0.exclusive;
         }
         let inner = &*self.0;
         self.0.shared.get_or_init(|| {
             let bindings = vec![Access::Write; inner.bindings.len()];
-            gpu.compile(inner.form, inner.entry, &bindings, &inner.constants, true)
+            let Inner { form, entry, constants, .. } = inner;
+            Self::compile(device, programs, *form, entry, &bindings, constants, true)
         })
     }
-}
 
-impl Wgpu {
-    /// The program for entry point `entry` of `shader`. `bindings` are the accesses of `@group(0)
-    /// @binding(1)` and up, as the entry point declares them; the access of a binding that the
-    /// entry point does not use may be anything. `constants` set the shader's `override`s. A handle
-    /// compiles each program once and then caches it.
-    pub(crate) fn program(
-        &self,
-        shader: &'static Shader,
-        entry: &'static str,
-        bindings: &[Access],
-        constants: &[(&'static str, u32)],
-    ) -> Result<Program> {
-        self.make_program(Form { shader, subgroups: false }, entry, bindings, constants)
-    }
-
-    /// As [`program`](Self::program), in the form that uses subgroups. The handle must have
-    /// subgroups.
-    pub(crate) fn subgroup_program(
-        &self,
-        shader: &'static Shader,
-        entry: &'static str,
-        bindings: &[Access],
-        constants: &[(&'static str, u32)],
-    ) -> Result<Program> {
-        self.make_program(Form { shader, subgroups: true }, entry, bindings, constants)
-    }
-
-    fn make_program(
-        &self,
+    /// The compiled program with these properties, if there is one.
+    pub(crate) fn known(
+        programs: &Mutex<Programs>,
         form: Form,
         entry: &'static str,
         bindings: &[Access],
         constants: &[(&'static str, u32)],
-    ) -> Result<Program> {
-        let Form { shader, subgroups } = form;
-        let key: Key = (shader.name, subgroups, entry, bindings.to_vec(), constants.to_vec());
-        if let Some(program) = lock(&self.0.programs).programs.get(&key) {
-            return Ok(program.clone());
-        }
+    ) -> Option<Self> {
+        lock(programs).programs.get(&form.key(entry, bindings, constants)).cloned()
+    }
+
+    /// Compiles a program. Whoever has seen that the device reports no error keeps it in `programs`
+    /// by [`keep`](Self::keep).
+    pub(crate) fn new(
+        device: &wgpu::Device,
+        programs: &Mutex<Programs>,
+        form: Form,
+        entry: &'static str,
+        bindings: &[Access],
+        constants: &[(&'static str, u32)],
+    ) -> Self {
         let constants: Vec<_> = constants.iter().map(|&(n, v)| (n, f64::from(v))).collect();
-        let exclusive =
-            self.guarded(|| Ok(self.compile(form, entry, bindings, &constants, false)))?;
-        let program = Program(Arc::new(Inner {
+        Program(Arc::new(Inner {
             form,
             entry,
             bindings: bindings.to_vec(),
+            exclusive: Self::compile(device, programs, form, entry, bindings, &constants, false),
             constants,
-            exclusive,
             shared: OnceLock::new(),
-        }));
-        Ok(lock(&self.0.programs).programs.entry(key).or_insert(program).clone())
+        }))
+    }
+
+    /// The program, or the equal one that another thread has kept first.
+    pub(crate) fn keep(
+        self,
+        programs: &Mutex<Programs>,
+        constants: &[(&'static str, u32)],
+    ) -> Self {
+        let key = self.0.form.key(self.0.entry, &self.0.bindings, constants);
+        lock(programs).programs.entry(key).or_insert(self).clone()
     }
 
     fn compile(
-        &self,
+        device: &wgpu::Device,
+        programs: &Mutex<Programs>,
         form: Form,
         entry: &str,
         bindings: &[Access],
         constants: &[(&str, f64)],
         shared: bool,
     ) -> Pipeline {
-        let device = &self.0.device;
         let shader = form.shader;
         let entries: Vec<_> = layout_entries(bindings).collect();
         let layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
@@ -296,7 +301,7 @@ impl Wgpu {
             bind_group_layouts: &[Some(&layout)],
             immediate_size: 0,
         });
-        let module = self.module(form, shared);
+        let module = Self::module(device, programs, form, shared);
         let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: Some(shader.name),
             layout: Some(&pipeline_layout),
@@ -312,9 +317,14 @@ impl Wgpu {
         Pipeline { pipeline, layout }
     }
 
-    fn module(&self, form: Form, shared: bool) -> wgpu::ShaderModule {
+    fn module(
+        device: &wgpu::Device,
+        programs: &Mutex<Programs>,
+        form: Form,
+        shared: bool,
+    ) -> wgpu::ShaderModule {
         let Form { shader, subgroups } = form;
-        let mut programs = lock(&self.0.programs);
+        let mut programs = lock(programs);
         let key = (shader.name, subgroups, shared);
         let module = programs.modules.entry(key).or_insert_with(|| {
             let mut text = shader.text(subgroups);
@@ -328,7 +338,7 @@ impl Wgpu {
             // SAFETY: bounds checks and division checks stay on. Only the counters that wgpu adds
             // to loops are left out. The shaders are this crate's own, and the parameters bound the
             // number of iterations of each loop, whatever the data.
-            unsafe { self.0.device.create_shader_module_trusted(descriptor, checks) }
+            unsafe { device.create_shader_module_trusted(descriptor, checks) }
         });
         module.clone()
     }

@@ -1,6 +1,7 @@
 use super::ngram::per_request;
 use crate::Rng;
-use crate::case::{Argument, Case, Recomposed, Rows, Subject};
+use crate::argument::Argument;
+use crate::case::{Case, Recomposed, Rows, Subject};
 use crate::plain;
 use crate::tensor::Tensor;
 use spec_core::ops::append_tokens::AppendTokens;

@@ -1,7 +1,8 @@
 //! The common parts of random cases of `ngram_match` and `hybrid_mtp_ngram`.
 
 use crate::Rng;
-use crate::case::{Argument, Case, Recomposed, Rows, Subject};
+use crate::argument::Argument;
+use crate::case::{Case, Recomposed, Rows, Subject};
 use crate::tensor::{Data, Tensor, poison};
 use spec_core::DType;
 

@@ -1,5 +1,6 @@
 use crate::Rng;
-use crate::case::{Argument, Case, Recomposed, Rows, Subject};
+use crate::argument::Argument;
+use crate::case::{Case, Recomposed, Rows, Subject};
 use crate::plain;
 use crate::tensor::Tensor;
 use spec_core::ops::sample_logits::SampleLogits;

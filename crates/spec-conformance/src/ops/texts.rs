@@ -1,7 +1,8 @@
 //! Random texts in slots, for `prompt_lookup` and `suffix_lookup`.
 
 use crate::Rng;
-use crate::case::{Argument, Case, Recomposed, Rows, Subject};
+use crate::argument::Argument;
+use crate::case::{Case, Recomposed, Rows, Subject};
 use crate::tensor::Tensor;
 use spec_core::DType;
 

@@ -10,7 +10,7 @@ use spec_core::{DType, Error, Kernel, Matrix, Result, Status, Stream, Supports, 
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{IntegerRows, Integers, Rows};
-use crate::launch::{Function, Shape};
+use crate::kernel::{Function, Shape};
 
 static KERNELS: Archive = archive!("adjust_logits");
 

@@ -9,7 +9,7 @@ use spec_core::{Kernel, Result, Stream, Supports, ViewMut, launch_params};
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::Rows;
-use crate::launch::{Function, Shape};
+use crate::kernel::{Function, Shape};
 
 static KERNELS: Archive = archive!("deduplicate_topk");
 

@@ -19,7 +19,7 @@ use spec_core::{
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{IntegerRows, Integers, Rows};
-use crate::launch::{Function, Shape};
+use crate::kernel::{Function, Shape};
 
 static KERNELS: Archive = archive!("indexer_topk");
 static GATHER: Archive = archive!("indexer_topk_gather");

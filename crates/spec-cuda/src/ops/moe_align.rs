@@ -15,8 +15,8 @@ use spec_core::{Kernel, Result, Stream, Supports, ViewMut, launch_params};
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::Integers;
-use crate::launch::{Function, Shape};
-use crate::ops::moe_align_layout::Layout;
+use crate::kernel::{Function, Shape};
+use crate::ops::moe_align_layout::{self, Layout};
 
 static KERNELS: Archive = archive!("moe_align");
 
@@ -56,7 +56,7 @@ const WARP_EXPERTS: usize = 64;
 
 launch_params! {
     /// The parameters of the kernels of `moe_align`.
-    pub(super) struct Params {
+    struct Params {
         /// The expert of each pick, [tokens, k].
         ids: Integers,
         /// The distance between the first picks of neighbouring tokens.
@@ -64,15 +64,15 @@ launch_params! {
         /// The local expert of each expert, [experts], -1 for none; null: all experts are local.
         map: u64 as "const i32*",
         /// Picks by local expert, [capacity]; the number of picks stands for none.
-        pub(super) sorted: u64 as "i32*",
+        sorted: u64 as "i32*",
         /// The local expert of each block of `sorted`, [capacity / block_size], -1 for none.
-        pub(super) block_experts: u64 as "i32*",
+        block_experts: u64 as "i32*",
         /// Picks of each local expert, [locals].
-        pub(super) counts: u64 as "i32*",
+        counts: u64 as "i32*",
         /// Where the run of each local expert starts in `sorted`, and the end, [locals + 1].
-        pub(super) offsets: u64 as "i32*",
+        offsets: u64 as "i32*",
         /// The end of the runs, one number.
-        pub(super) num_padded: u64 as "i32*",
+        num_padded: u64 as "i32*",
         /// The index of each pick in `sorted`, [picks], -1 for none; or null.
         inverse: u64 as "i32*",
         /// One word of flags, or null.
@@ -82,17 +82,17 @@ launch_params! {
         /// [blocks + 1, locals].
         workspace: u64 as "u32*",
         /// Picks of all tokens.
-        pub(super) picks: u32,
+        picks: u32,
         /// The number of picks of a token; 0 if all picks are contiguous.
         k: u32,
         /// The number of experts.
         experts: u32,
         /// Local experts.
-        pub(super) locals: u32,
+        locals: u32,
         /// Places of `sorted` that a run's length is a multiple of.
-        pub(super) block_size: u32,
+        block_size: u32,
         /// Places of `sorted`.
-        pub(super) capacity: u32,
+        capacity: u32,
         /// The largest number of picks of a thread.
         steps: u32,
         /// The number of blocks that divide the picks.
@@ -175,7 +175,7 @@ unsafe impl Supports<MoeAlign> for Cuda {
             threads <= wanted && fullest.shared(locals as u32) <= limits.shared - FIXED_SHARED
         };
         let threads = THREADS.into_iter().find(fits).unwrap_or(THREADS[THREADS.len() - 1]);
-        let layout = plan.has_layout.then(|| Layout::new(self, plan)).transpose()?;
+        let layout = plan.has_layout.then(|| Layout::new(self)).transpose()?;
         let prepared = |launches, team| {
             let (cuda, plan, layout) = (self.clone(), plan.clone(), layout.clone());
             Box::new(Prepared { cuda, plan, launches, team, layout })
@@ -261,11 +261,22 @@ unsafe impl Kernel<MoeAlign> for Prepared {
             reserved: 0,
         };
         let shape = team.shape(locals);
-        let outputs = [
-            cuda.pointer(buffers.sorted_tokens)?,
-            cuda.pointer(buffers.block_limits)?,
-            cuda.pointer(buffers.num_blocks)?,
-        ];
+        let more = moe_align_layout::Params {
+            sorted: params.sorted,
+            block_experts: params.block_experts,
+            counts: params.counts,
+            offsets: params.offsets,
+            num_padded: params.num_padded,
+            tokens: cuda.pointer(buffers.sorted_tokens)?,
+            limits: cuda.pointer(buffers.block_limits)?,
+            num_blocks: cuda.pointer(buffers.num_blocks)?,
+            picks: params.picks,
+            k: plan.topk_ids.cols as u32,
+            locals,
+            block_size: params.block_size,
+            capacity: params.capacity,
+            blocks: plan.blocks() as u32,
+        };
         // SAFETY: `Params` has the layout of the kernels' struct; the buffers were
         // checked against the plan, and the kernels compare every expert, which is
         // data, with the plan's sizes before using it as an index.
@@ -288,7 +299,7 @@ unsafe impl Kernel<MoeAlign> for Prepared {
                 }
             }
             let Some(layout) = &self.layout else { return Ok(()) };
-            layout.enqueue(queue, &params, outputs)
+            layout.enqueue(queue, &more)
         })
     }
 }

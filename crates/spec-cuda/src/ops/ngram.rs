@@ -13,7 +13,7 @@ use spec_core::{DType, Error, Result, Status, Stream, View, ViewMut, launch_para
 use crate::Cuda;
 use crate::archive::Archive;
 use crate::args::{Integers, Rows};
-use crate::launch::{Function, Shape};
+use crate::kernel::{Function, Shape};
 
 /// The largest number of threads in a block.
 pub(super) const THREADS: u32 = 512;

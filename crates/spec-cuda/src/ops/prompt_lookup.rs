@@ -10,7 +10,7 @@ use super::ngram::{Team, check_sizes, number, token_name};
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{Integers, Rows};
-use crate::launch::{Function, Shape};
+use crate::kernel::{Function, Shape};
 
 static KERNELS: Archive = archive!("prompt_lookup");
 

@@ -3,7 +3,8 @@
 
 use spec_core::Result;
 
-use crate::cluster::{MAX_CLUSTER, largest};
+use crate::cluster::largest;
+use crate::shape::MAX_CLUSTER;
 
 /// Threads of each block of these kernels, which call this number `SELECT_THREADS`.
 pub(super) const THREADS: u32 = 512;

@@ -12,7 +12,7 @@ use super::race::{self, blocks_for_leader};
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{Bools, IntegerRows, Integers, Rows};
-use crate::launch::{Function, Shape};
+use crate::kernel::{Function, Shape};
 
 static KERNELS: Archive = archive!("rejection_sample");
 

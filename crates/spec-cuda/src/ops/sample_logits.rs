@@ -22,7 +22,7 @@ use super::race::{THREADS, blocks_for, blocks_for_leader, blocks_that_stay};
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{IntegerRows, Integers, Rows};
-use crate::launch::{Function, Shape};
+use crate::kernel::{Function, Shape};
 
 static PLAIN: Archive = archive!("sample_logits_plain");
 static PROBS: Archive = archive!("sample_logits_probs");

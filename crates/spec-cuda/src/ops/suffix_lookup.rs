@@ -10,7 +10,7 @@ use super::ngram::{check_sizes, token_name};
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{Integers, Located, Rows};
-use crate::launch::{Function, Shape};
+use crate::kernel::{Function, Shape};
 
 static KERNELS: Archive = archive!("suffix_lookup");
 

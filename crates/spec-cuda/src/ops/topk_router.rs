@@ -12,7 +12,7 @@ use spec_core::{DType, Kernel, Matrix, Result, Stream, Supports, ViewMut, launch
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::Rows;
-use crate::launch::{Function, Shape};
+use crate::kernel::{Function, Shape};
 
 static KERNELS: Archive = archive!("topk_router");
 static FLAT: Archive = archive!("topk_router_flat");

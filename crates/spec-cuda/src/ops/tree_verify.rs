@@ -9,7 +9,7 @@ use spec_core::{DType, Kernel, Matrix, Result, Stream, Supports, View, ViewMut, 
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{IntegerRows, Integers};
-use crate::launch::{Function, Shape};
+use crate::kernel::{Function, Shape};
 
 static KERNELS: Archive = archive!("tree_verify");
 

@@ -19,8 +19,8 @@ use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut, launch_params}
 
 use crate::Cuda;
 use crate::archive::{Archive, archive};
-use crate::launch::{Function, Queue, Shape};
-use crate::ops::unique_inverse::Inverse;
+use crate::kernel::{Function, Queue, Shape};
+use crate::ops::unique_inverse::{self, Inverse};
 
 static KERNELS: Archive = archive!("unique");
 
@@ -94,20 +94,20 @@ const PLAN_BYTES: usize = 8 * RADIX * 8 + 192;
 
 launch_params! {
     /// The parameters of all kernels of `unique`.
-    pub(super) struct Params {
+    struct Params {
         /// Keys, [n] of the kernel's type.
-        pub(super) keys: u64 as "const void*",
+        keys: u64 as "const void*",
         /// Room for n keys. Passes alternate between `unique` and `buffer`; at the end `unique` has
         /// the distinct keys.
-        pub(super) unique: u64 as "void*",
+        unique: u64 as "void*",
         /// One number: how many distinct keys there are.
-        pub(super) count: u64 as "u64*",
+        count: u64 as "u64*",
         /// The number of occurrences of each distinct key, [n], or null.
         counts: u64 as "u64*",
         /// How many keys there are.
-        pub(super) n: u64,
+        n: u64,
         /// The sign bit of signed keys, else 0.
-        pub(super) flip: u64,
+        flip: u64,
         /// Values that the kernels pass to each other; all zero before the first kernel.
         plan: u64 as "Plan*",
         /// The number of keys of each bucket, [2^bits]; zero before the first kernel.
@@ -412,7 +412,20 @@ unsafe impl Kernel<Unique> for Prepared {
             queue.zero(base, layout.zeroed)?;
             self.enqueue(queue, &params)?;
             let Some(inverse) = &self.inverse else { return Ok(()) };
-            inverse.enqueue(queue, &params, places, at(self.table_offset()))
+            let Params { keys, unique, count, n, flip, .. } = params;
+            let table = at(self.table_offset());
+            let marks = table + inverse.table_bytes() as u64;
+            let params = unique_inverse::Params {
+                keys,
+                unique,
+                count,
+                inverse: places,
+                n,
+                flip,
+                table,
+                marks,
+            };
+            inverse.enqueue(queue, &params)
         })
     }
 }

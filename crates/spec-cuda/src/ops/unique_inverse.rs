@@ -9,8 +9,7 @@ use spec_core::{DType, Result, Vector, launch_params};
 
 use crate::Cuda;
 use crate::archive::{Archive, archive};
-use crate::launch::{Function, Queue, Shape};
-use crate::ops::unique;
+use crate::kernel::{Function, Queue, Shape};
 
 static KERNELS: Archive = archive!("unique_inverse");
 
@@ -29,23 +28,23 @@ const MARKS_BEHIND: usize = 16;
 
 launch_params! {
     /// The parameters of the kernels of `unique` that look up keys.
-    struct Params {
+    pub(super) struct Params {
         /// Keys, [n] of the kernel's type.
-        keys: u64 as "const void*",
+        pub(super) keys: u64 as "const void*",
         /// The distinct keys in ascending order; the first `count` of [n].
-        unique: u64 as "const void*",
+        pub(super) unique: u64 as "const void*",
         /// The number of distinct keys, one number.
-        count: u64 as "const u64*",
+        pub(super) count: u64 as "const u64*",
         /// The index of each key among the distinct keys, [n] of the kernel's type.
-        inverse: u64 as "void*",
+        pub(super) inverse: u64 as "void*",
         /// The number of keys.
-        n: u64,
+        pub(super) n: u64,
         /// The sign bit of signed keys, else 0.
-        flip: u64,
+        pub(super) flip: u64,
         /// The number of keys of a segment below each of its buckets, [segments, 2^bits].
-        table: u64 as "u16*",
+        pub(super) table: u64 as "u16*",
         /// The mark of each distinct key, [n], and room for `MARKS_BEHIND` more.
-        marks: u64 as "u8*",
+        pub(super) marks: u64 as "u8*",
     }
 }
 
@@ -81,7 +80,7 @@ impl Inverse {
     }
 
     /// The size of the table in bytes: enough whatever the number of distinct keys turns out to be.
-    fn table_bytes(&self) -> usize {
+    pub(super) fn table_bytes(&self) -> usize {
         (Segments::max_entries(self.n) * ENTRY).next_multiple_of(8)
     }
 
@@ -94,26 +93,17 @@ impl Inverse {
     }
 
     /// # Safety
-    /// The addresses in `params` are those of the plan's buffers, `places` is that of `inverse`,
-    /// and `table` is that of `workspace_bytes` bytes, a multiple of 8.
-    pub(super) unsafe fn enqueue(
-        &self,
-        queue: &Queue<'_>,
-        params: &unique::Params,
-        places: u64,
-        table: u64,
-    ) -> Result<()> {
-        let unique::Params { keys, unique, count, n, flip, .. } = *params;
-        let marks = table + self.table_bytes() as u64;
-        let params = Params { keys, unique, count, inverse: places, n, flip, table, marks };
+    /// The addresses in `params` are those of the plan's buffers; from `table`, a multiple of 8,
+    /// there are `workspace_bytes` bytes; `marks` is `table_bytes` bytes behind `table`.
+    pub(super) unsafe fn enqueue(&self, queue: &Queue<'_>, params: &Params) -> Result<()> {
         // SAFETY: the caller promised that the addresses are valid. The kernels read the results
         // of the kernels before them, and the table has room for as many distinct keys as there
         // are keys.
         unsafe {
             if self.table_bytes() > 0 {
-                queue.launch(&self.index, self.index_shape, &params)?;
+                queue.launch(&self.index, self.index_shape, params)?;
             }
-            queue.launch(&self.inverse, self.inverse_shape, &params)
+            queue.launch(&self.inverse, self.inverse_shape, params)
         }
     }
 }

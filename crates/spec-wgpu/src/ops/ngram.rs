@@ -371,7 +371,7 @@ mod tests {
     use spec_core::ops::{NgramMatch, PromptLookup};
 
     use super::*;
-    use crate::device::lock;
+    use crate::shader::lock;
 
     /// What is compiled depends neither on the number of requests nor on their lengths: an engine
     /// has a different batch at every step.
