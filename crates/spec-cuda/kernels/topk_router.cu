@@ -133,7 +133,8 @@ INLINE float exact_choice(const Params& p, const O& options, const T* row, u32 e
     return p.bias != nullptr ? exact::add(score, bias_of(p, options, expert)) : score;
 }
 
-// Loads the biases of a lane's experts, mapped for keys. Returns the mapping. By all lanes of a warp.
+// Loads the biases of a lane's experts, mapped for keys. Returns the mapping. By all lanes of a
+// warp.
 template <u32 V, u32 SCORING, typename O>
 INLINE Mapping map_biases(const Params& p, const O& options, u32 lane, float (&bias)[V]) {
     constexpr bool OVER_ROW = SCORING == SOFTMAX;
@@ -159,8 +160,8 @@ INLINE Mapping map_biases(const Params& p, const O& options, u32 lane, float (&b
     return map;
 }
 
-// The rank of a candidate among the first topk + 1 lanes' candidates, by exact choices. `score` is the
-// exact score of this lane's candidate, if it is `there`.
+// The rank of a candidate among the first topk + 1 lanes' candidates, by exact choices. `score` is
+// the exact score of this lane's candidate, if it is `there`.
 template <typename O>
 INLINE u32 exact_rank(const Params& p, const O& options, bool there, float score, u32 expert) {
     float choice = score;

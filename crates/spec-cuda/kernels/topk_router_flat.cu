@@ -1,6 +1,6 @@
 // topk_router without groups, for numbers of experts for which topk_router.cu has no kernel.
-// topk_router_flat.cuh describes the design. A separate archive, so that it is loaded only if
-// needed.
+// topk_router_flat.cuh describes the design, the mapping of threads and the bytes. A separate
+// archive, so that it is loaded only if needed.
 #include "topk_router_flat.cuh"
 
 template <u32 Q, typename T>

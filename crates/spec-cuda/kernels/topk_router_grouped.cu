@@ -1,7 +1,7 @@
-// topk_router for DeepSeek-V3's shape (topk_router_grouped.cuh) and many tokens, with every option:
-// replicas of experts and their load, shared experts, padding, wide indices, a bias of 16 bits.
-// With few tokens, the quick route has these options. A separate archive, so that it is loaded only
-// if needed.
+// topk_router for DeepSeek-V3's shape (topk_router_grouped.cuh describes the design, the mapping of
+// threads and the bytes) and many tokens, with every option: replicas of experts and their load,
+// shared experts, padding, wide indices, a bias of 16 bits. With few tokens, the quick route has
+// these options. A separate archive, so that it is loaded only if needed.
 //
 // A lane for each pick turns the expert into a place: it reads the number of replicas and then the
 // place, from tables that stay in the first-level cache.

@@ -31,6 +31,8 @@
 //
 // All other tokens (more ties, a number that is not finite) go to the exact route. Meanwhile the
 // logits of the next token are in flight.
+//
+// Bytes: each logit is read once, topk weights and indices are written, as in topk_router.cu.
 #pragma once
 
 #include "topk_router_lanes.cuh"
@@ -276,9 +278,9 @@ INLINE Bounds bounds_of_block(Bounds bounds, u32 warp, float* lows, float* highs
     return bounds;
 }
 
-// Computes the keys of a lane's experts and writes them to `mine`. Returns the two largest keys of each
-// group, and a number that is not finite if a logit is not finite or is huge. `bias` has the lane's
-// biases if BIAS_IN_REGISTERS, else `biases` has those of all experts.
+// Computes the keys of a lane's experts and writes them to `mine`. Returns the two largest keys of
+// each group, and a number that is not finite if a logit is not finite or is huge. `bias` has the
+// lane's biases if BIAS_IN_REGISTERS, else `biases` has those of all experts.
 template <u32 N, bool BIAS_IN_REGISTERS, typename T, u32 READS>
 INLINE float make_keys(const Mapping& map, const LogitVector<N, T> (&logits)[GROUPS],
                        const float (&bias)[READS], const float* biases, u32 own, u32* mine,
@@ -322,9 +324,9 @@ INLINE float make_keys(const Mapping& map, const LogitVector<N, T> (&logits)[GRO
     return nonfinite;
 }
 
-// Ranks the groups of a token by their quick sums. Returns the difference between the lowest sum of a
-// kept group and the highest sum of a dropped group. `first` and `second` have the two largest keys of
-// this lane's experts of each group; afterwards first[0] and second[0] have those of group
+// Ranks the groups of a token by their quick sums. Returns the difference between the lowest sum of
+// a kept group and the highest sum of a dropped group. `first` and `second` have the two largest
+// keys of this lane's experts of each group; afterwards first[0] and second[0] have those of group
 // lane % GROUPS over all lanes of the token.
 template <u32 LANES>
 INLINE u32 rank_groups(const Params& p, Scratch<LANES>& scratch, u32 lane, u32 part,
@@ -358,8 +360,8 @@ INLINE u32 rank_groups(const Params& p, Scratch<LANES>& scratch, u32 lane, u32 p
     return (scratch.ordered[part][KEPT - 1] >> 8) - (scratch.ordered[part][KEPT] >> 8);
 }
 
-// Sorts the keys of the kept groups, which begin at `places`, over the lanes of a token. Returns this
-// lane's key of the 8 largest.
+// Sorts the keys of the kept groups, which begin at `places`, over the lanes of a token. Returns
+// this lane's key of the 8 largest.
 template <u32 LANES>
 INLINE u32 merge_kept(Merge& merge, u32 lane, u32 own, const u32* mine, const u32 (&places)[KEPT]) {
     constexpr u32 N = SIZE / LANES;
@@ -396,10 +398,10 @@ INLINE u32 merge_kept(Merge& merge, u32 lane, u32 own, const u32* mine, const u3
     return key;
 }
 
-// Whether more than one expert besides the picks has a key of at least `candidate`, in the lane's token.
-// By all lanes of a warp.
+// Whether more than one expert besides the picks has a key of at least `candidate`, in the lane's
+// token. By all lanes of a warp.
 template <u32 LANES>
-INLINE bool is_many_near(const u32* mine, const u32 (&places)[KEPT], u32 candidate) {
+INLINE bool has_many_near(const u32* mine, const u32 (&places)[KEPT], u32 candidate) {
     constexpr u32 N = SIZE / LANES;
         u32 count = 0;
 #pragma unroll
@@ -557,7 +559,7 @@ INLINE void route(const Params& p, const O& options, u64 count) {
             // Whether more than one expert besides the picks is near the last pick.
             bool many = false;
             if (__any_sync(ALL_LANES, open)) {
-                const bool more = is_many_near<LANES>(mine, places, candidate);
+                const bool more = has_many_near<LANES>(mine, places, candidate);
                 many = open && more;
             }
             if (__any_sync(ALL_LANES, many)) {

@@ -28,7 +28,6 @@
 //
 // Bytes for each key of 8 bytes: 8 for the survey, 16 for each partition, 8 to 16 for
 // `sort_buckets`.
-// `sort_buckets`.
 #pragma once
 
 #include "unique_partition.cuh"

@@ -28,7 +28,6 @@
 // If keys change during the call, the distinct keys may lack a key, or may not ascend, so that
 // entries of the tables stay unwritten. Then an element is the index of some other key: all values
 // that are read are clamped, entries to the segment, and splitters to those that exist.
-// read is clamped, entries to the segment and splitters to those that exist.
 #include "common.cuh"
 #include "params/unique_inverse.cuh"
 
@@ -228,8 +227,8 @@ INLINE u32 segment_of(const Shared<K>& shared, const Segmentation& segmentation,
     return low == 0 ? 0 : low - 1;
 }
 
-// Finds the mark of each key, and the distinct keys low .. high of the key's segment among which the
-// key is, by the table.
+// Finds the mark of each key, and the distinct keys low .. high of the key's segment among which
+// the key is, by the table.
 template <typename K>
 INLINE void find_buckets(const Params& p, const Shared<K>& shared, const Segmentation& segmentation,
                          const K (&key)[ITEMS], const u32 (&segment)[ITEMS], u32 (&low)[ITEMS],

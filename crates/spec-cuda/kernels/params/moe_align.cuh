@@ -11,15 +11,15 @@ struct Params {
     u64 stride;
     // The local expert of each expert, [experts], -1 for none; null: all experts are local.
     const i32* map;
-    // Picks by local expert, [capacity]; the number of picks stands for none.
+    // The picks, sorted by local expert, [capacity]; the number of picks stands for no pick.
     i32* sorted;
     // The local expert of each block of `sorted`, [capacity / block_size], -1 for none.
     i32* block_experts;
-    // Picks of each local expert, [locals].
+    // The number of picks of each local expert, [locals].
     i32* counts;
-    // Where the run of each local expert starts in `sorted`, and the end, [locals + 1].
+    // The start of each local expert's run in `sorted`, and the end of the last run, [locals + 1].
     i32* offsets;
-    // The end of the runs, one number.
+    // The end of the last run, one number.
     i32* num_padded;
     // The index of each pick in `sorted`, [picks], -1 for none; or null.
     i32* inverse;
@@ -29,17 +29,17 @@ struct Params {
     // launches, the picks of each local expert in each block, then in all blocks, [blocks + 1,
     // locals].
     u32* workspace;
-    // Picks of all tokens.
+    // The number of picks of all tokens.
     u32 picks;
     // The number of picks of a token; 0 if all picks are contiguous.
     u32 k;
     // The number of experts.
     u32 experts;
-    // Local experts.
+    // The number of local experts.
     u32 locals;
-    // Places of `sorted` that a run's length is a multiple of.
+    // The length of a run is a multiple of this number.
     u32 block_size;
-    // Places of `sorted`.
+    // The number of places of `sorted`.
     u32 capacity;
     // The largest number of picks of a thread.
     u32 steps;

@@ -10,11 +10,11 @@ struct Params {
     // Room for n keys. Passes alternate between `unique` and `buffer`; at the end `unique` has the
     // distinct keys.
     void* unique;
-    // One number: how many distinct keys there are.
+    // The number of distinct keys, one number.
     u64* count;
     // The number of occurrences of each distinct key, [n], or null.
     u64* counts;
-    // How many keys there are.
+    // The number of keys.
     u64 n;
     // The sign bit of signed keys, else 0.
     u64 flip;

@@ -63,15 +63,16 @@ launch_params! {
         stride: u64,
         /// The local expert of each expert, [experts], -1 for none; null: all experts are local.
         map: u64 as "const i32*",
-        /// Picks by local expert, [capacity]; the number of picks stands for none.
+        /// The picks, sorted by local expert, [capacity]; the number of picks stands for no pick.
         sorted: u64 as "i32*",
         /// The local expert of each block of `sorted`, [capacity / block_size], -1 for none.
         block_experts: u64 as "i32*",
-        /// Picks of each local expert, [locals].
+        /// The number of picks of each local expert, [locals].
         counts: u64 as "i32*",
-        /// Where the run of each local expert starts in `sorted`, and the end, [locals + 1].
+        /// The start of each local expert's run in `sorted`, and the end of the last run, [locals +
+        /// 1].
         offsets: u64 as "i32*",
-        /// The end of the runs, one number.
+        /// The end of the last run, one number.
         num_padded: u64 as "i32*",
         /// The index of each pick in `sorted`, [picks], -1 for none; or null.
         inverse: u64 as "i32*",
@@ -81,17 +82,17 @@ launch_params! {
         /// three launches, the picks of each local expert in each block, then in all blocks,
         /// [blocks + 1, locals].
         workspace: u64 as "u32*",
-        /// Picks of all tokens.
+        /// The number of picks of all tokens.
         picks: u32,
         /// The number of picks of a token; 0 if all picks are contiguous.
         k: u32,
         /// The number of experts.
         experts: u32,
-        /// Local experts.
+        /// The number of local experts.
         locals: u32,
-        /// Places of `sorted` that a run's length is a multiple of.
+        /// The length of a run is a multiple of this number.
         block_size: u32,
-        /// Places of `sorted`.
+        /// The number of places of `sorted`.
         capacity: u32,
         /// The largest number of picks of a thread.
         steps: u32,

@@ -100,11 +100,11 @@ launch_params! {
         /// Room for n keys. Passes alternate between `unique` and `buffer`; at the end `unique` has
         /// the distinct keys.
         unique: u64 as "void*",
-        /// One number: how many distinct keys there are.
+        /// The number of distinct keys, one number.
         count: u64 as "u64*",
         /// The number of occurrences of each distinct key, [n], or null.
         counts: u64 as "u64*",
-        /// How many keys there are.
+        /// The number of keys.
         n: u64,
         /// The sign bit of signed keys, else 0.
         flip: u64,
