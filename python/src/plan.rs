@@ -131,7 +131,7 @@ impl Plan {
     /// known, and memory counts as aligned.
     #[getter]
     fn route(&self, py: Python<'_>) -> PyResult<String> {
-        self.prepared.route().map_err(|error| crate::error::raise(py, &error))
+        self.prepared.route().map_err(|error| error::raise(py, &error))
     }
 
     fn __repr__(&self) -> String {

@@ -56,8 +56,12 @@ fn shaped(dtype: DType, shape: &[usize]) -> TensorDesc {
 fn is_free(size: &Size, at: usize, all: &[Alternatives], given: &[Option<TensorDesc>]) -> bool {
     let others = all.iter().enumerate().filter(|&(other, _)| other != at && given[other].is_some());
     let mut others = others.flat_map(|(_, shapes)| shapes.iter().flatten());
-    let names = size.names();
-    !names.is_empty() && !others.any(|other| other.names().iter().any(|name| names.contains(name)))
+    match size {
+        Size::Number(_) => false,
+        // `ceil(vocab / 32)` may be the same for another `vocab`.
+        Size::Name(_) => !others.any(|other| other == size),
+        _ => !others.any(|other| other.names().iter().any(|name| size.names().contains(name))),
+    }
 }
 
 fn spoil<O: Subject>() {
