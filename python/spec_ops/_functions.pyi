@@ -7,6 +7,23 @@ from . import _results as results
 from ._native import Plan
 from ._results import Array
 
+__all__ = [
+    "topk_router",
+    "deduplicate_topk",
+    "rejection_sample",
+    "adjust_logits",
+    "sample_logits",
+    "ngram_match",
+    "hybrid_mtp_ngram",
+    "prompt_lookup",
+    "suffix_lookup",
+    "tree_verify",
+    "append_tokens",
+    "moe_align",
+    "indexer_topk",
+    "unique",
+]
+
 FUNCTIONS: dict[str, Callable[..., Any]]
 
 def topk_router(
@@ -19,13 +36,13 @@ def topk_router(
     num_tokens: Array | None = None, chosen: Array | None = None, replicas: Array | None = None,
     replica_counts: Array | None = None, logical: bool = False, load: Array | None = None,
     flags: Array | None = None, out: Sequence[Array | None] | None = None
-) -> results.RoutedExperts:
+) -> results.TopkRouterResult:
     """Mixture-of-experts routing: the `topk` experts of each token."""
 
 def deduplicate_topk(
     indices: Array, *, mtp_step: int = 1, counts: bool = False,
     out: Sequence[Array | None] | None = None
-) -> results.DistinctPositions:
+) -> results.DeduplicateTopkResult:
     """The distinct values of each request's top-k rows, ascending."""
 
 def rejection_sample(
@@ -35,7 +52,7 @@ def rejection_sample(
     uniform_samples: Array | None = None, seeds: Array | int | None = None,
     positions: Array | None = None, greedy: Array | None = None, flags: Array | None = None,
     out: Sequence[Array | None] | None = None
-) -> results.RejectionResult:
+) -> results.RejectionSampleResult:
     """Verifies draft tokens against the target model (Leviathan et al., 2023)."""
 
 def adjust_logits(
@@ -59,9 +76,9 @@ def sample_logits(
     min_p: Array | float | None = None, requests: Array | None = None,
     mask: Array | None = None, probs: bool = False, logprobs: bool = False,
     processed_logprobs: bool = False, ranks: bool = False, top_tokens: bool = False,
-    top_logprobs: bool = False, flags: Array | None = None,
+    top_logprobs: bool = False, row_flags: bool = False, flags: Array | None = None,
     out: Sequence[Array | None] | None = None
-) -> results.SampledTokens:
+) -> results.SampleLogitsResult:
     """Samples tokens from logits: temperature, top-k, top-p, min-p, an allowed-token mask and a seed for each request."""
 
 def ngram_match(
@@ -85,7 +102,7 @@ def prompt_lookup(
     max_draft: int = 5, occurrence: Literal['first', 'last'] = 'last',
     pad_with_last: bool = False, requests: Array | None = None, max_drafts: Array | None = None,
     flags: Array | None = None, out: Sequence[Array | None] | None = None
-) -> results.Drafts:
+) -> results.PromptLookupResult:
     """Drafts from a request's own text, by copying the tokens that followed an earlier occurrence of its last tokens."""
 
 def suffix_lookup(
@@ -96,7 +113,7 @@ def suffix_lookup(
     corpus_length: Array | None = None, parents: bool = False, first_child: bool = False,
     next_sibling: bool = False, shares: bool = False, match_lengths: bool = False,
     flags: Array | None = None, out: Sequence[Array | None] | None = None
-) -> results.SuffixDrafts:
+) -> results.SuffixLookupResult:
     """Drafts from the longest suffix that occurred before, in a request's own text and in a shared corpus, weighted by how often each continuation followed."""
 
 def tree_verify(
@@ -104,7 +121,7 @@ def tree_verify(
     first_child: Array | None = None, next_sibling: Array | None = None,
     row_offsets: Array | None = None, flags: Array | None = None,
     out: Sequence[Array | None] | None = None
-) -> results.VerifiedPath:
+) -> results.TreeVerifyResult:
     """Follows the target model down a tree, or a chain, of drafts."""
 
 def append_tokens(
@@ -112,7 +129,7 @@ def append_tokens(
     stop_tokens: Array | None = None, max_lengths: Array | None = None,
     finished: Array | None = None, last_tokens: bool = False, flags: Array | None = None,
     out: Sequence[Array | None] | None = None
-) -> results.AppendedTokens:
+) -> results.AppendTokensResult:
     """Appends the tokens of a decode step to the texts of its requests, up to stop tokens and length limits."""
 
 def moe_align(
@@ -120,7 +137,7 @@ def moe_align(
     expert_map: Array | None = None, inverse: bool = False, sorted_tokens: bool = False,
     block_limits: bool = False, num_blocks: bool = False, flags: Array | None = None,
     out: Sequence[Array | None] | None = None
-) -> results.AlignedExperts:
+) -> results.MoeAlignResult:
     """Groups a router's picks by expert, for grouped matrix products."""
 
 def indexer_topk(
@@ -128,11 +145,11 @@ def indexer_topk(
     starts: Array | None = None, values: bool = False, block_table: Array | None = None,
     requests: Array | None = None, slots: bool = False, flags: Array | None = None,
     out: Sequence[Array | None] | None = None
-) -> results.BestPositions:
+) -> results.IndexerTopkResult:
     """The positions of the `k` best scores of each row, for sparse attention. `deduplicate_topk` takes these positions."""
 
 def unique(
     keys: Array, *, counts: bool = False, inverse: bool = False,
     out: Sequence[Array | None] | None = None
-) -> results.DistinctKeys:
+) -> results.UniqueResult:
     """The distinct keys of a set, ascending, how often each occurs, and where each key went."""

@@ -7,6 +7,23 @@ from . import _results as results
 from ._native import Plan
 from ._results import Array
 
+__all__ = [
+    "TopkRouter",
+    "DeduplicateTopk",
+    "RejectionSample",
+    "AdjustLogits",
+    "SampleLogits",
+    "NgramMatch",
+    "HybridMtpNgram",
+    "PromptLookup",
+    "SuffixLookup",
+    "TreeVerify",
+    "AppendTokens",
+    "MoeAlign",
+    "IndexerTopk",
+    "Unique",
+]
+
 class Planned:
     """An operator with its options."""
 
@@ -78,7 +95,7 @@ class SampleLogits(Planned):
         min_p: Array | float | None = None, requests: Array | None = None,
         mask: Array | None = None, probs: bool = False, logprobs: bool = False,
         processed_logprobs: bool = False, ranks: bool = False, top_tokens: bool = False,
-        top_logprobs: bool = False, flags: Array | None = None,
+        top_logprobs: bool = False, row_flags: bool = False, flags: Array | None = None,
         out: Sequence[Array | None] | None = None
     ) -> Plan: ...
 

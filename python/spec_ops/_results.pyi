@@ -5,7 +5,21 @@ from typing import Any, NamedTuple
 Array = Any
 RESULTS: dict[str, Any]
 
-class RoutedExperts(NamedTuple):
+__all__ = [
+    "TopkRouterResult",
+    "DeduplicateTopkResult",
+    "RejectionSampleResult",
+    "SampleLogitsResult",
+    "PromptLookupResult",
+    "SuffixLookupResult",
+    "TreeVerifyResult",
+    "AppendTokensResult",
+    "MoeAlignResult",
+    "IndexerTopkResult",
+    "UniqueResult",
+]
+
+class TopkRouterResult(NamedTuple):
     """Of :func:`topk_router`: ``weights`` [tokens, topk + shared_experts], ``indices`` [tokens,
     topk + shared_experts], ``logical`` [tokens, topk + shared_experts] or None."""
 
@@ -13,14 +27,14 @@ class RoutedExperts(NamedTuple):
     indices: Array
     logical: Array | None
 
-class DistinctPositions(NamedTuple):
+class DeduplicateTopkResult(NamedTuple):
     """Of :func:`deduplicate_topk`: ``unique`` [batch, mtp_step * k], ``counts`` [batch] or
     None."""
 
     unique: Array
     counts: Array | None
 
-class RejectionResult(NamedTuple):
+class RejectionSampleResult(NamedTuple):
     """Of :func:`rejection_sample`: ``output_token_ids`` [batch, max_spec_len + 1],
     ``num_accepted`` [batch], ``accepted_counts`` [batch], ``recovered_counts`` [batch],
     ``bonus_counts`` [batch]."""
@@ -31,18 +45,11 @@ class RejectionResult(NamedTuple):
     recovered_counts: Array
     bonus_counts: Array
 
-class Drafts(NamedTuple):
-    """Of :func:`prompt_lookup`: ``drafts`` [batch, max_draft], ``counts`` [batch] or [batch,
-    1]."""
-
-    drafts: Array
-    counts: Array
-
-class SampledTokens(NamedTuple):
+class SampleLogitsResult(NamedTuple):
     """Of :func:`sample_logits`: ``tokens`` [rows] or [rows, n], ``probs`` [rows, vocab] or
     None, ``logprobs`` [rows] or [rows, n] or None, ``processed_logprobs`` [rows] or [rows, n]
     or None, ``ranks`` [rows] or [rows, n] or None, ``top_tokens`` [rows, top] or None,
-    ``top_logprobs`` [rows, top] or None."""
+    ``top_logprobs`` [rows, top] or None, ``row_flags`` [rows] or None."""
 
     tokens: Array
     probs: Array | None
@@ -51,8 +58,16 @@ class SampledTokens(NamedTuple):
     ranks: Array | None
     top_tokens: Array | None
     top_logprobs: Array | None
+    row_flags: Array | None
 
-class SuffixDrafts(NamedTuple):
+class PromptLookupResult(NamedTuple):
+    """Of :func:`prompt_lookup`: ``drafts`` [batch, max_draft], ``counts`` [batch] or [batch,
+    1]."""
+
+    drafts: Array
+    counts: Array
+
+class SuffixLookupResult(NamedTuple):
     """Of :func:`suffix_lookup`: ``drafts`` [batch, n], ``counts`` [batch] or [batch, 1],
     ``parents`` [batch, n] or None, ``first_child`` [batch, n + 1] or None, ``next_sibling``
     [batch, n + 1] or None, ``shares`` [batch, n] or None, ``match_lengths`` [batch] or None."""
@@ -65,7 +80,7 @@ class SuffixDrafts(NamedTuple):
     shares: Array | None
     match_lengths: Array | None
 
-class VerifiedPath(NamedTuple):
+class TreeVerifyResult(NamedTuple):
     """Of :func:`tree_verify`: ``tokens`` [batch, max_depth + 1], ``nodes`` [batch, max_depth +
     1], ``num_tokens`` [batch]."""
 
@@ -73,13 +88,13 @@ class VerifiedPath(NamedTuple):
     nodes: Array
     num_tokens: Array
 
-class AppendedTokens(NamedTuple):
+class AppendTokensResult(NamedTuple):
     """Of :func:`append_tokens`: ``appended`` [batch], ``last_tokens`` [batch] or None."""
 
     appended: Array
     last_tokens: Array | None
 
-class AlignedExperts(NamedTuple):
+class MoeAlignResult(NamedTuple):
     """Of :func:`moe_align`: ``sorted_ids`` [capacity], ``block_experts`` [capacity /
     block_size], ``counts`` [local_experts], ``offsets`` [local_experts + 1], ``num_padded``
     [1], ``inverse`` [tokens * k] or None, ``sorted_tokens`` [capacity] or None,
@@ -95,7 +110,7 @@ class AlignedExperts(NamedTuple):
     block_limits: Array | None
     num_blocks: Array | None
 
-class BestPositions(NamedTuple):
+class IndexerTopkResult(NamedTuple):
     """Of :func:`indexer_topk`: ``indices`` [rows, k], ``values`` [rows, k] or None, ``slots``
     [rows, k] or None."""
 
@@ -103,7 +118,7 @@ class BestPositions(NamedTuple):
     values: Array | None
     slots: Array | None
 
-class DistinctKeys(NamedTuple):
+class UniqueResult(NamedTuple):
     """Of :func:`unique`: ``unique`` [n], ``count`` [1], ``counts`` [n] or None, ``inverse`` [n]
     or None."""
 

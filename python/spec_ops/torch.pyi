@@ -8,19 +8,19 @@ from ._native import Plan
 from ._results import Array
 
 __all__ = [
-    "adjust_logits",
-    "append_tokens",
-    "deduplicate_topk",
-    "hybrid_mtp_ngram",
-    "indexer_topk",
-    "moe_align",
-    "ngram_match",
-    "prompt_lookup",
-    "rejection_sample",
-    "sample_logits",
-    "suffix_lookup",
     "topk_router",
+    "deduplicate_topk",
+    "rejection_sample",
+    "adjust_logits",
+    "sample_logits",
+    "ngram_match",
+    "hybrid_mtp_ngram",
+    "prompt_lookup",
+    "suffix_lookup",
     "tree_verify",
+    "append_tokens",
+    "moe_align",
+    "indexer_topk",
     "unique",
 ]
 
@@ -34,12 +34,12 @@ def topk_router(
     num_tokens: Array | None = None, chosen: Array | None = None, replicas: Array | None = None,
     replica_counts: Array | None = None, logical: bool = False, load: Array | None = None,
     flags: Array | None = None
-) -> results.RoutedExperts:
+) -> results.TopkRouterResult:
     """As :func:`spec_ops.topk_router`, under `torch.compile` too."""
 
 def deduplicate_topk(
     indices: Array, *, mtp_step: int = 1, counts: bool = False
-) -> results.DistinctPositions:
+) -> results.DeduplicateTopkResult:
     """As :func:`spec_ops.deduplicate_topk`, under `torch.compile` too."""
 
 def rejection_sample(
@@ -48,7 +48,7 @@ def rejection_sample(
     recovery: Literal['argmax', 'sample'] = 'sample', draft_probs: Array | None = None,
     uniform_samples: Array | None = None, seeds: Array | None = None,
     positions: Array | None = None, greedy: Array | None = None, flags: Array | None = None
-) -> results.RejectionResult:
+) -> results.RejectionSampleResult:
     """As :func:`spec_ops.rejection_sample`, under `torch.compile` too."""
 
 def adjust_logits(
@@ -71,8 +71,9 @@ def sample_logits(
     top_k: Array | None = None, top_p: Array | None = None, min_p: Array | None = None,
     requests: Array | None = None, mask: Array | None = None, probs: bool = False,
     logprobs: bool = False, processed_logprobs: bool = False, ranks: bool = False,
-    top_tokens: bool = False, top_logprobs: bool = False, flags: Array | None = None
-) -> results.SampledTokens:
+    top_tokens: bool = False, top_logprobs: bool = False, row_flags: bool = False,
+    flags: Array | None = None
+) -> results.SampleLogitsResult:
     """As :func:`spec_ops.sample_logits`, under `torch.compile` too."""
 
 def ngram_match(
@@ -96,7 +97,7 @@ def prompt_lookup(
     max_draft: int = 5, occurrence: Literal['first', 'last'] = 'last',
     pad_with_last: bool = False, requests: Array | None = None, max_drafts: Array | None = None,
     flags: Array | None = None
-) -> results.Drafts:
+) -> results.PromptLookupResult:
     """As :func:`spec_ops.prompt_lookup`, under `torch.compile` too."""
 
 def suffix_lookup(
@@ -107,38 +108,38 @@ def suffix_lookup(
     corpus_length: Array | None = None, parents: bool = False, first_child: bool = False,
     next_sibling: bool = False, shares: bool = False, match_lengths: bool = False,
     flags: Array | None = None
-) -> results.SuffixDrafts:
+) -> results.SuffixLookupResult:
     """As :func:`spec_ops.suffix_lookup`, under `torch.compile` too."""
 
 def tree_verify(
     draft_tokens: Array, target_tokens: Array, *, max_depth: int,
     first_child: Array | None = None, next_sibling: Array | None = None,
     row_offsets: Array | None = None, flags: Array | None = None
-) -> results.VerifiedPath:
+) -> results.TreeVerifyResult:
     """As :func:`spec_ops.tree_verify`, under `torch.compile` too."""
 
 def append_tokens(
     tokens: Array, lengths: Array, new_tokens: Array, new_counts: Array, *,
     stop_tokens: Array | None = None, max_lengths: Array | None = None,
     finished: Array | None = None, last_tokens: bool = False, flags: Array | None = None
-) -> results.AppendedTokens:
+) -> results.AppendTokensResult:
     """As :func:`spec_ops.append_tokens`, under `torch.compile` too."""
 
 def moe_align(
     topk_ids: Array, *, experts: int, block_size: int, local_experts: int | None = None,
     expert_map: Array | None = None, inverse: bool = False, sorted_tokens: bool = False,
     block_limits: bool = False, num_blocks: bool = False, flags: Array | None = None
-) -> results.AlignedExperts:
+) -> results.MoeAlignResult:
     """As :func:`spec_ops.moe_align`, under `torch.compile` too."""
 
 def indexer_topk(
     scores: Array, *, k: int, block_size: int = 1, lengths: Array | None = None,
     starts: Array | None = None, values: bool = False, block_table: Array | None = None,
     requests: Array | None = None, slots: bool = False, flags: Array | None = None
-) -> results.BestPositions:
+) -> results.IndexerTopkResult:
     """As :func:`spec_ops.indexer_topk`, under `torch.compile` too."""
 
 def unique(
     keys: Array, *, counts: bool = False, inverse: bool = False
-) -> results.DistinctKeys:
+) -> results.UniqueResult:
     """As :func:`spec_ops.unique`, under `torch.compile` too."""

@@ -160,8 +160,11 @@ impl Operator {
             };
             // A count has the integer dtype that its library commonly uses.
             let dtype = if argument.dtypes == [DType::U64] { "count" } else { desc.dtype().name() };
-            descs[i] = Some(desc);
-            let shape = PyTuple::new(py, desc.shape())?.into_any().unbind();
+            // With the strides that a new array is read with.
+            let shape: Vec<i64> = desc.shape().iter().map(|&extent| extent as i64).collect();
+            let read = crate::dlpack::describe(desc.dtype(), &shape, &[]);
+            descs[i] = Some(read.map_err(|refused| self.contract.refuse(py, argument, refused))?);
+            let shape = PyTuple::new(py, shape)?.into_any().unbind();
             outputs[i] = Some(Fresh::new(shape, dtype.to_owned()));
         }
         Ok(outputs)

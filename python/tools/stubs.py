@@ -27,6 +27,24 @@ Array = Any
 RESULTS: dict[str, Any]
 '''
 
+PACKAGE = '''"""What the package exports. Made by `tools/stubs.py`."""
+
+from ._corpus import Corpus
+from ._errors import (
+    ArgumentError,
+    DeviceError,
+    DeviceLostError,
+    DtypeError,
+    OutOfMemoryError,
+    ShapeError,
+    SignatureError,
+    SpecError,
+    StridesError,
+)
+from ._native import Plan, __version__, devices
+from ._torch_unique import torch_unique
+'''
+
 FUNCTIONS = """
 FUNCTIONS: dict[str, Callable[..., Any]]
 """
@@ -117,7 +135,20 @@ def torch():
     return text
 
 
+def package():
+    """The text of `__init__.pyi`: what the package exports, which type checkers do not follow from
+    module to module."""
+    import spec_ops
+    from spec_ops import _functions, _planned, _results
+
+    text = PACKAGE
+    for name, module in [("_functions", _functions), ("_planned", _planned), ("_results", _results)]:
+        text += f"from .{name} import (\n" + "".join(f"    {one},\n" for one in module.__all__) + ")\n"
+    return text + listed(sorted(spec_ops.__all__))
+
+
 FILES = {
+    "__init__.pyi": package,
     "_functions.pyi": functions,
     "_planned.pyi": planned,
     "_results.pyi": results,
