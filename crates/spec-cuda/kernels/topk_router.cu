@@ -133,51 +133,6 @@ INLINE float exact_choice(const Params& p, const O& options, const T* row, u32 e
     return p.bias != nullptr ? exact::add(score, bias_of(p, options, expert)) : score;
 }
 
-// Loads the biases of a lane's experts, mapped for keys. Returns the mapping. By all lanes of a
-// warp.
-template <u32 V, u32 SCORING, typename O>
-INLINE Mapping map_biases(const Params& p, const O& options, u32 lane, float (&bias)[V]) {
-    constexpr bool OVER_ROW = SCORING == SOFTMAX;
-    float low = 0.0f;
-    float high = 0.0f;
-    bool finite = true;
-#pragma unroll
-    for (u32 j = 0; j < V; ++j) {
-        bias[j] = !OVER_ROW && p.bias != nullptr ? bias_of(p, options, lane * V + j) : 0.0f;
-        finite &= exact::finite(bias[j]);
-        low = fminf(low, bias[j]);
-        high = fmaxf(high, bias[j]);
-    }
-    if (!OVER_ROW && p.bias != nullptr) {
-        finite = __all_sync(ALL_LANES, finite);
-        low = -warp_max_ordered(-low);
-        high = warp_max_ordered(high);
-    }
-    const Mapping map = mapping_of<SCORING>(low, high, finite);
-#pragma unroll
-    for (u32 j = 0; j < V; ++j) bias[j] = map(bias[j]);
-
-    return map;
-}
-
-// The rank of a candidate among the first topk + 1 lanes' candidates, by exact choices. `score` is
-// the exact score of this lane's candidate, if it is `there`.
-template <typename O>
-INLINE u32 exact_rank(const Params& p, const O& options, bool there, float score, u32 expert) {
-    float choice = score;
-    if (there && p.bias != nullptr) {
-        choice = exact::add(score, bias_of(p, options, expert));
-    }
-    const u32 key = there ? exact::sort_key(choice) : 0;
-    u32 rank = 0;
-    for (u32 i = 0; i <= p.topk; ++i) {
-        const u32 k = __shfl_sync(ALL_LANES, key, i);
-        const u32 e = __shfl_sync(ALL_LANES, expert, i);
-        rank += k > key || (k == key && e < expert);
-    }
-    return rank;
-}
-
 // Routes the first `count` tokens on the quick route; the tokens after them are padding. The quick
 // route requires exactly V * 32 experts; at least topk experts in the kept groups, so that no lane
 // runs out of keys; 1, 2, 4, 8, 16 or 32 groups; fewer than 2^31 tokens; topk of at most 32;
@@ -206,7 +161,25 @@ INLINE void quick(const Params& p, const O& options, u64 count) {
     sorted[V + 1] = 0;
 
     float bias[V];
-    const Mapping map = map_biases<V, SCORING>(p, options, lane, bias);
+    float low = 0.0f;
+    float high = 0.0f;
+    bool finite = true;
+#pragma unroll
+    for (u32 j = 0; j < V; ++j) {
+        bias[j] = !OVER_ROW && p.bias != nullptr ? bias_of(p, options, lane * V + j) : 0.0f;
+        finite &= exact::finite(bias[j]);
+        low = fminf(low, bias[j]);
+        high = fmaxf(high, bias[j]);
+    }
+    if (!OVER_ROW && p.bias != nullptr) {
+        finite = __all_sync(ALL_LANES, finite);
+        low = -warp_max_ordered(-low);
+        high = warp_max_ordered(high);
+    }
+    const Mapping map = mapping_of<SCORING>(low, high, finite);
+#pragma unroll
+    for (u32 j = 0; j < V; ++j) bias[j] = map(bias[j]);
+
     const bool grouped = p.topk_groups < p.groups;
     // The number of lanes of a group, and the lane's group number counted from 255 down.
     const u32 sharing = WARP / p.groups;
@@ -325,7 +298,17 @@ INLINE void quick(const Params& p, const O& options, u64 count) {
                 const u32 next = __reduce_max_sync(ALL_LANES, queue.head);
                 sure &= !open || gap(extra, next) > map.expert_gap;
                 score = exact_score<SCORING>(logit);
-                const u32 rank = exact_rank(p, options, there, score, expert);
+                float choice = score;
+                if (there && p.bias != nullptr) {
+                    choice = exact::add(score, bias_of(p, options, expert));
+                }
+                const u32 key = there ? exact::sort_key(choice) : 0;
+                u32 rank = 0;
+                for (u32 i = 0; i <= p.topk; ++i) {
+                    const u32 k = __shfl_sync(ALL_LANES, key, i);
+                    const u32 e = __shfl_sync(ALL_LANES, expert, i);
+                    rank += k > key || (k == key && e < expert);
+                }
                 position = lane <= p.topk ? rank : lane;
                 wide = true;
             }

@@ -258,200 +258,6 @@ INLINE Bounds bounds_of(const float (&bias)[N]) {
     return bounds;
 }
 
-// The bounds over all warps of a block, from those of each warp.
-template <u32 WARPS>
-INLINE Bounds bounds_of_block(Bounds bounds, u32 warp, float* lows, float* highs) {
-    lows[warp] = bounds.low;
-    // A bias that is not finite makes the highest bias infinite.
-    highs[warp] = bounds.finite ? bounds.high : __uint_as_float(0x7F800000u);
-    __syncthreads();
-#pragma unroll
-    for (u32 w = 0; w < WARPS; w += 4) {
-        float four[4];
-        read<4>(lows + w, four);
-        bounds.low = fminf(bounds.low, fminf(fminf(four[0], four[1]), fminf(four[2], four[3])));
-        read<4>(highs + w, four);
-        bounds.high =
-            fmaxf(bounds.high, fmaxf(fmaxf(four[0], four[1]), fmaxf(four[2], four[3])));
-    }
-    bounds.finite = exact::finite(bounds.high);
-    return bounds;
-}
-
-// Computes the keys of a lane's experts and writes them to `mine`. Returns the two largest keys of
-// each group, and a number that is not finite if a logit is not finite or is huge. `bias` has the
-// lane's biases if BIAS_IN_REGISTERS, else `biases` has those of all experts.
-template <u32 N, bool BIAS_IN_REGISTERS, typename T, u32 READS>
-INLINE float make_keys(const Mapping& map, const LogitVector<N, T> (&logits)[GROUPS],
-                       const float (&bias)[READS], const float* biases, u32 own, u32* mine,
-                       u32 (&first)[GROUPS], u32 (&second)[GROUPS]) {
-    float nonfinite = 0.0f;
-#pragma unroll
-    for (u32 g = 0; g < GROUPS; ++g) {
-        float of_group[N];
-        if constexpr (BIAS_IN_REGISTERS) {
-#pragma unroll
-            for (u32 i = 0; i < N; ++i) of_group[i] = bias[g * N + i];
-        } else {
-            read<N>(biases + g * SIZE + own, of_group);
-        }
-        u32 keys[N];
-#pragma unroll
-        for (u32 i = 0; i < N; ++i) {
-            const float x = logits[g][i];
-            // The products add up to a number that is not finite if a logit is not finite or is
-            // huge.
-            if (N == 1) {
-                if (g % 2 == 1) nonfinite = fmaf(logits[g - g % 2][0], x, nonfinite);
-            } else if (i % 2 == 1) {
-                nonfinite = fmaf(logits[g][i - i % 2], x, nonfinite);
-            }
-            // The lane's own part of the index is added later.
-            const float score = quick_reciprocal(1.0f + quick_exp2(x * -LOG2_E));
-            keys[i] = key_of(fmaf(score, map.factor, of_group[i]), g * SIZE + i);
-        }
-        if constexpr (N == 4) {
-            order(keys[0], keys[1]);
-            order(keys[2], keys[3]);
-            first[g] = max(keys[0], keys[2]);
-            second[g] = max(max(keys[1], keys[3]), min(keys[0], keys[2]));
-        } else {
-            first[g] = keys[0];
-            second[g] = 0;
-        }
-        write(mine + g * SIZE, keys);
-    }
-    return nonfinite;
-}
-
-// Ranks the groups of a token by their quick sums. Returns the difference between the lowest sum of
-// a kept group and the highest sum of a dropped group. `first` and `second` have the two largest
-// keys of this lane's experts of each group; afterwards first[0] and second[0] have those of group
-// lane % GROUPS over all lanes of the token.
-template <u32 LANES>
-INLINE u32 rank_groups(const Params& p, Scratch<LANES>& scratch, u32 lane, u32 part,
-                       u32 (&first)[GROUPS], u32 (&second)[GROUPS]) {
-    halve<4>(lane, first, second);
-    halve<2>(lane, first, second);
-    halve<1>(lane, first, second);
-#pragma unroll
-    for (u32 o = 8; o < LANES; o *= 2) {
-        const u32 f = from_lane(first[0], o);
-        const u32 s = from_lane(second[0], o);
-        second[0] = max(max(second[0], s), min(first[0], f));
-        first[0] = max(first[0], f);
-    }
-    const u32 group = lane % GROUPS;
-    const u32 sum =
-        (first[0] >> INDEX_BITS) + ((p.group_max ? first[0] : second[0]) >> INDEX_BITS);
-    // No two sum keys are equal, because their low bits are the group.
-    const u32 sum_key = (sum << 8) + (GROUPS - 1 - group);
-    scratch.sums[part][group] = sum_key;
-    __syncwarp();
-    u32 sums[GROUPS];
-    read<4>(scratch.sums[part], sums);
-    read<4>(scratch.sums[part] + 4, sums + 4);
-    u32 rank = 0;
-#pragma unroll
-    for (u32 g = 0; g < GROUPS; ++g) rank += sums[g] > sum_key;
-    scratch.ordered[part][rank] = sum_key;
-    scratch.places[part][rank] = group * SIZE;
-    __syncwarp();
-    return (scratch.ordered[part][KEPT - 1] >> 8) - (scratch.ordered[part][KEPT] >> 8);
-}
-
-// Sorts the keys of the kept groups, which begin at `places`, over the lanes of a token. Returns
-// this lane's key of the 8 largest.
-template <u32 LANES>
-INLINE u32 merge_kept(Merge& merge, u32 lane, u32 own, const u32* mine, const u32 (&places)[KEPT]) {
-    constexpr u32 N = SIZE / LANES;
-    u32 pairs[4];
-    if constexpr (N == 4) {
-        u32 a[8];
-        u32 b[8];
-        read<4>(mine + places[0], a);
-        read<4>(mine + places[1], a + 4);
-        read<4>(mine + places[2], b);
-        read<4>(mine + places[3], b + 4);
-        merge_pairs(a);
-        merge_pairs(b);
-#pragma unroll
-        for (u32 i = 0; i < 8; ++i) a[i] = merge.keep(a[i], b[7 - i]);
-        merge.rest += own;
-        descend<8>(a);
-#pragma unroll
-        for (u32 i = 0; i < 8; ++i) a[i] += own;
-        merge.merge_lanes(a, pairs, lane);
-    } else {
-#pragma unroll
-        for (u32 i = 0; i < 4; ++i) pairs[i] = mine[places[i]] + own;
-        sort_descending(pairs);
-        merge.join(pairs, lane);
-    }
-    u32 fours[2];
-    merge.merge_pairs_of_lanes(pairs, fours, lane);
-    u32 key = merge.merge_quads(fours);
-    if constexpr (LANES == 32) {
-        key = merge.merge_octets(key, 8);
-        key = merge.merge_octets(key, 16);
-    }
-    return key;
-}
-
-// Whether more than one expert besides the picks has a key of at least `candidate`, in the lane's
-// token. By all lanes of a warp.
-template <u32 LANES>
-INLINE bool has_many_near(const u32* mine, const u32 (&places)[KEPT], u32 candidate) {
-    constexpr u32 N = SIZE / LANES;
-        u32 count = 0;
-#pragma unroll
-        for (u32 g = 0; g < KEPT; ++g) {
-            u32 keys[N];
-            read<N>(mine + places[g], keys);
-#pragma unroll
-            for (u32 i = 0; i < N; ++i) count += keys[i] >> INDEX_BITS >= candidate;
-        }
-#pragma unroll
-        for (u32 o = 1; o < LANES; o *= 2) count += from_lane(count, o);
-    return count > TOPK + 1;
-}
-
-// Writes the weight and the index of a lane's pick, whose logit is `logit`, if `writes`.
-template <u32 LANES, typename O>
-INLINE void write_one(const Params& p, const O& options, u32 token, u32 position, u32 expert,
-                      float logit, bool writes, u32 lane) {
-    float normalized = quick_reciprocal(1.0f + quick_exp2(logit * -LOG2_E));
-    if (p.renormalize) {
-        float total = normalized;
-#pragma unroll
-        for (u32 o = 4; o > 0; o /= 2) total += __shfl_xor_sync(ALL_LANES, total, o);
-        normalized = __fdividef(normalized, total + 1e-20f);
-    }
-    if (writes) {
-        if constexpr (HAS_OPTIONS<O>) {
-            write_pick(p, options, NoOptions(), token, position, normalized, expert);
-            // The eight lanes divide the columns after the picks.
-            write_shared(p, options, NoOptions(), token, lane % LANES, TOPK);
-        } else {
-            output_row(p.weights, token)[position] = p.scale * normalized;
-            output_row(p.indices, token)[position] = static_cast<i32>(expert);
-        }
-    }
-}
-
-// Routes the tokens of a warp in whose lanes a bit of `unsure` is set, by the exact rules.
-template <u32 LANES, typename T, typename O>
-INLINE void route_unsure(const Params& p, const O& options, u32 unsure, u32 first_token, u32 tokens) {
-    if (unsure == 0) return;
-#pragma unroll 1
-    for (u32 t = 0; t < WARP / LANES; ++t) {
-        const u32 there = first_token + t;
-        if ((unsure >> t * LANES & Scratch<LANES>::OF_TOKEN) != 0 && there < tokens) {
-            exact_route<EXPERTS / WARP, T>(p, options, there);
-        }
-    }
-}
-
 // Routes the first `count` tokens; the other tokens are padding. Rows are aligned to 16 bytes,
 // strides in bytes are below 2^32, and there are fewer than 2^31 tokens.
 template <u32 LANES, typename T, typename O>
@@ -498,7 +304,22 @@ INLINE void route(const Params& p, const O& options, u64 count) {
         bias[i] = p.bias != nullptr ? bias_of(p, options, expert) : 0.0f;
     }
     Bounds bounds = bounds_of(bias);
-    if constexpr (!BIAS_IN_REGISTERS) bounds = bounds_of_block<WARPS>(bounds, warp, lows, highs);
+    if constexpr (!BIAS_IN_REGISTERS) {
+        lows[warp] = bounds.low;
+        // A bias that is not finite makes the highest bias infinite.
+        highs[warp] = bounds.finite ? bounds.high : __uint_as_float(0x7F800000u);
+        __syncthreads();
+#pragma unroll
+        for (u32 w = 0; w < WARPS; w += 4) {
+            float four[4];
+            read<4>(lows + w, four);
+            bounds.low = fminf(bounds.low, fminf(fminf(four[0], four[1]), fminf(four[2], four[3])));
+            read<4>(highs + w, four);
+            bounds.high =
+                fmaxf(bounds.high, fmaxf(fmaxf(four[0], four[1]), fmaxf(four[2], four[3])));
+        }
+        bounds.finite = exact::finite(bounds.high);
+    }
     const Mapping map = mapping_of<SIGMOID>(bounds.low, bounds.high, bounds.finite);
     if (!bounds.finite && blockIdx.x == 0 && threadIdx.x == 0) raise(p.flags, NON_FINITE);
 #pragma unroll
@@ -520,8 +341,42 @@ INLINE void route(const Params& p, const O& options, u64 count) {
     while (true) {
         u32 first[GROUPS];
         u32 second[GROUPS];
-        const float nonfinite = make_keys<N, BIAS_IN_REGISTERS>(map, logits, bias, biases, own, mine,
-                                                                first, second);
+        float nonfinite = 0.0f;
+#pragma unroll
+        for (u32 g = 0; g < GROUPS; ++g) {
+            float of_group[N];
+            if constexpr (BIAS_IN_REGISTERS) {
+#pragma unroll
+                for (u32 i = 0; i < N; ++i) of_group[i] = bias[g * N + i];
+            } else {
+                read<N>(biases + g * SIZE + own, of_group);
+            }
+            u32 keys[N];
+#pragma unroll
+            for (u32 i = 0; i < N; ++i) {
+                const float x = logits[g][i];
+                // The products add up to a number that is not finite if a logit is not finite or is
+                // huge.
+                if (N == 1) {
+                    if (g % 2 == 1) nonfinite = fmaf(logits[g - g % 2][0], x, nonfinite);
+                } else if (i % 2 == 1) {
+                    nonfinite = fmaf(logits[g][i - i % 2], x, nonfinite);
+                }
+                // The lane's own part of the index is added later.
+                const float score = quick_reciprocal(1.0f + quick_exp2(x * -LOG2_E));
+                keys[i] = key_of(fmaf(score, map.factor, of_group[i]), g * SIZE + i);
+            }
+            if constexpr (N == 4) {
+                order(keys[0], keys[1]);
+                order(keys[2], keys[3]);
+                first[g] = max(keys[0], keys[2]);
+                second[g] = max(max(keys[1], keys[3]), min(keys[0], keys[2]));
+            } else {
+                first[g] = keys[0];
+                second[g] = 0;
+            }
+            write(mine + g * SIZE, keys);
+        }
         const u32 token = first_token + part;
         const T* const row = row_of(min(token, tokens - 1));
         first_token += step;
@@ -531,7 +386,34 @@ INLINE void route(const Params& p, const O& options, u64 count) {
             for (u32 g = 0; g < GROUPS; ++g) logits[g].load(next + g * SIZE + own);
         }
 
-        const u32 distance = rank_groups<LANES>(p, scratch, lane, part, first, second);
+        halve<4>(lane, first, second);
+        halve<2>(lane, first, second);
+        halve<1>(lane, first, second);
+#pragma unroll
+        for (u32 o = 8; o < LANES; o *= 2) {
+            const u32 f = from_lane(first[0], o);
+            const u32 s = from_lane(second[0], o);
+            second[0] = max(max(second[0], s), min(first[0], f));
+            first[0] = max(first[0], f);
+        }
+        const u32 group = lane % GROUPS;
+        const u32 sum =
+            (first[0] >> INDEX_BITS) + ((p.group_max ? first[0] : second[0]) >> INDEX_BITS);
+        // No two sum keys are equal, because their low bits are the group.
+        const u32 sum_key = (sum << 8) + (GROUPS - 1 - group);
+        scratch.sums[part][group] = sum_key;
+        __syncwarp();
+        u32 sums[GROUPS];
+        read<4>(scratch.sums[part], sums);
+        read<4>(scratch.sums[part] + 4, sums + 4);
+        u32 rank = 0;
+#pragma unroll
+        for (u32 g = 0; g < GROUPS; ++g) rank += sums[g] > sum_key;
+        scratch.ordered[part][rank] = sum_key;
+        scratch.places[part][rank] = group * SIZE;
+        __syncwarp();
+        const u32 distance =
+            (scratch.ordered[part][KEPT - 1] >> 8) - (scratch.ordered[part][KEPT] >> 8);
         bool sure = map.usable && exact::finite(nonfinite);
         const bool near = distance <= map.group_gap;
         if (__any_sync(ALL_LANES, near)) {
@@ -542,7 +424,36 @@ INLINE void route(const Params& p, const O& options, u64 count) {
         read<4>(scratch.places[part], places);
 
         Merge merge(lane);
-        const u32 key = merge_kept<LANES>(merge, lane, own, mine, places);
+        u32 pairs[4];
+        if constexpr (N == 4) {
+            u32 a[8];
+            u32 b[8];
+            read<4>(mine + places[0], a);
+            read<4>(mine + places[1], a + 4);
+            read<4>(mine + places[2], b);
+            read<4>(mine + places[3], b + 4);
+            merge_pairs(a);
+            merge_pairs(b);
+#pragma unroll
+            for (u32 i = 0; i < 8; ++i) a[i] = merge.keep(a[i], b[7 - i]);
+            merge.rest += own;
+            descend<8>(a);
+#pragma unroll
+            for (u32 i = 0; i < 8; ++i) a[i] += own;
+            merge.merge_lanes(a, pairs, lane);
+        } else {
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) pairs[i] = mine[places[i]] + own;
+            sort_descending(pairs);
+            merge.join(pairs, lane);
+        }
+        u32 fours[2];
+        merge.merge_pairs_of_lanes(pairs, fours, lane);
+        u32 key = merge.merge_quads(fours);
+        if constexpr (LANES == 32) {
+            key = merge.merge_octets(key, 8);
+            key = merge.merge_octets(key, 16);
+        }
 
         u32 expert = key & (EXPERTS - 1);
         u32 position = place;
@@ -559,8 +470,17 @@ INLINE void route(const Params& p, const O& options, u64 count) {
             // Whether more than one expert besides the picks is near the last pick.
             bool many = false;
             if (__any_sync(ALL_LANES, open)) {
-                const bool more = has_many_near<LANES>(mine, places, candidate);
-                many = open && more;
+                u32 count = 0;
+#pragma unroll
+                for (u32 g = 0; g < KEPT; ++g) {
+                    u32 keys[N];
+                    read<N>(mine + places[g], keys);
+#pragma unroll
+                    for (u32 i = 0; i < N; ++i) count += keys[i] >> INDEX_BITS >= candidate;
+                }
+#pragma unroll
+                for (u32 o = 1; o < LANES; o *= 2) count += from_lane(count, o);
+                many = open && count > TOPK + 1;
             }
             if (__any_sync(ALL_LANES, many)) {
                 sure &= pick_exactly(p, options, scratch, row, candidate);
@@ -576,9 +496,32 @@ INLINE void route(const Params& p, const O& options, u64 count) {
         }
         const u32 unsure = __ballot_sync(ALL_LANES, !sure);
         sure = (unsure >> part * LANES & Scratch<LANES>::OF_TOKEN) == 0;
-        const bool writes = sure && token < tokens && lane % LANES < TOPK;
-        write_one<LANES>(p, options, token, position, expert, logit, writes, lane);
-        route_unsure<LANES, T>(p, options, unsure, first_token - step, tokens);
+        float normalized = quick_reciprocal(1.0f + quick_exp2(logit * -LOG2_E));
+        if (p.renormalize) {
+            float total = normalized;
+#pragma unroll
+            for (u32 o = 4; o > 0; o /= 2) total += __shfl_xor_sync(ALL_LANES, total, o);
+            normalized = __fdividef(normalized, total + 1e-20f);
+        }
+        if (sure && token < tokens && lane % LANES < TOPK) {
+            if constexpr (HAS_OPTIONS<O>) {
+                write_pick(p, options, NoOptions(), token, position, normalized, expert);
+                // The eight lanes divide the columns after the picks.
+                write_shared(p, options, NoOptions(), token, lane % LANES, TOPK);
+            } else {
+                output_row(p.weights, token)[position] = p.scale * normalized;
+                output_row(p.indices, token)[position] = static_cast<i32>(expert);
+            }
+        }
+        if (unsure != 0) {
+#pragma unroll 1
+            for (u32 t = 0; t < TOGETHER; ++t) {
+                const u32 there = first_token - step + t;
+                if ((unsure >> t * LANES & Scratch<LANES>::OF_TOKEN) != 0 && there < tokens) {
+                    exact_route<EXPERTS / WARP, T>(p, options, there);
+                }
+            }
+        }
         if (first_token >= tokens) break;
     }
 }
