@@ -49,10 +49,6 @@ pub use work::{Effort, Implementation, Inputs, OnDevice};
 
 use chain::{Chain, DecodeTail, RouteAlign, SelectDeduplicate};
 use shape::Fields;
-use spec::ops::{
-    AdjustLogits, AppendTokens, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch,
-    PromptLookup, RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique,
-};
 use spec_conformance::Subject;
 use work::Work;
 
@@ -147,6 +143,9 @@ impl<S> Entry<S> {
 pub(crate) trait Measured: Subject + Designs + spec::Portable {
     type Shape: Clone + Send + Sync + 'static;
 
+    /// A shape, as a user writes it, that every device computes in a moment.
+    const SMALL: &str;
+
     /// The operator's rows.
     fn table() -> Vec<Entry<Self::Shape>>;
 
@@ -209,10 +208,18 @@ struct Table {
     rows: fn() -> Vec<Row>,
     parse: fn(&str) -> Result<Row, ShapeError>,
     keys: fn() -> Vec<String>,
+    /// [`Measured::SMALL`]; `None` for a chain.
+    small: Option<&'static str>,
 }
 
 const fn table<O: Measured>() -> Table {
-    Table { name: O::NAME, rows: rows_of::<O>, parse: parsed::<O>, keys: || keys_of(O::parse) }
+    Table {
+        name: O::NAME,
+        rows: rows_of::<O>,
+        parse: parsed::<O>,
+        keys: || keys_of(O::parse),
+        small: Some(O::SMALL),
+    }
 }
 
 const fn chain<C: Chain>() -> Table {
@@ -226,29 +233,23 @@ const fn chain<C: Chain>() -> Table {
             Ok(chain::row_of::<C>(shape))
         },
         keys: || keys_of(C::parse),
+        small: None,
     }
 }
 
+macro_rules! tables {
+    ($($module:ident: $operator:ident,)+) => {
+        &[
+            $( table::<spec::ops::$operator>(), )+
+            chain::<RouteAlign>(),
+            chain::<SelectDeduplicate>(),
+            chain::<DecodeTail>(),
+        ]
+    };
+}
+
 /// Every operator, and chains of operators, in the order of reports.
-const TABLES: [Table; 17] = [
-    table::<TopkRouter>(),
-    table::<DeduplicateTopk>(),
-    table::<RejectionSample>(),
-    table::<SampleLogits>(),
-    table::<NgramMatch>(),
-    table::<HybridMtpNgram>(),
-    table::<PromptLookup>(),
-    table::<SuffixLookup>(),
-    table::<AdjustLogits>(),
-    table::<TreeVerify>(),
-    table::<AppendTokens>(),
-    table::<MoeAlign>(),
-    table::<IndexerTopk>(),
-    table::<Unique>(),
-    chain::<RouteAlign>(),
-    chain::<SelectDeduplicate>(),
-    chain::<DecodeTail>(),
-];
+const TABLES: &[Table] = spec::for_each_operator!(tables);
 
 /// The operators' names, in the order of reports.
 pub fn operators() -> impl Iterator<Item = &'static str> {
@@ -258,6 +259,12 @@ pub fn operators() -> impl Iterator<Item = &'static str> {
 /// The rows of every operator's table.
 pub fn rows() -> Vec<Row> {
     TABLES.iter().flat_map(|table| (table.rows)()).collect()
+}
+
+/// Each operator with a small shape, as [`row`] takes it, for tests.
+#[doc(hidden)]
+pub fn small_shapes() -> impl Iterator<Item = (&'static str, &'static str)> {
+    TABLES.iter().filter_map(|table| Some((table.name, table.small?)))
 }
 
 /// The keys of an operator's shape with their values: `tokens=1 to 2^24`, `dtype=f32|bf16`.

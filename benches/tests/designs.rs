@@ -6,9 +6,6 @@ use std::io::Write;
 
 use spec_bench::baselines::{Design, Designs};
 use spec_conformance::{Golden, Report, Subject, golden, random};
-use spec_core::ops::{
-    DeduplicateTopk, HybridMtpNgram, NgramMatch, PromptLookup, RejectionSample, TopkRouter, Unique,
-};
 use spec_cpu::Cpu;
 use spec_cuda::Cuda;
 
@@ -45,37 +42,12 @@ fn check<O: Subject + Designs>() {
     }
 }
 
-#[test]
-fn topk_router() {
-    check::<TopkRouter>();
+macro_rules! tests {
+    ($($module:ident: $operator:ident,)+) => {$(
+        #[test]
+        fn $module() {
+            check::<spec_core::ops::$operator>();
+        }
+    )+};
 }
-
-#[test]
-fn deduplicate_topk() {
-    check::<DeduplicateTopk>();
-}
-
-#[test]
-fn rejection_sample() {
-    check::<RejectionSample>();
-}
-
-#[test]
-fn ngram_match() {
-    check::<NgramMatch>();
-}
-
-#[test]
-fn hybrid_mtp_ngram() {
-    check::<HybridMtpNgram>();
-}
-
-#[test]
-fn prompt_lookup() {
-    check::<PromptLookup>();
-}
-
-#[test]
-fn unique() {
-    check::<Unique>();
-}
+spec_core::for_each_operator!(tests);

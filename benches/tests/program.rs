@@ -13,24 +13,6 @@ use std::time::{Duration, Instant};
 use spec_bench::report::{Report, Role};
 use tempfile::TempDir;
 
-/// A small shape of each operator, and the words that stand in its rows.
-const SHAPES: [(&str, &str, &str); 14] = [
-    ("topk_router", "tokens=64,experts=64", "64 tokens, f32, 64 experts"),
-    ("deduplicate_topk", "batch=3,steps=2,k=100,below=500", "3 x 2 x 100, below 500"),
-    ("rejection_sample", "batch=2,drafts=3,vocab=1000", "2 x 3, 1000, argmax"),
-    ("ngram_match", "batch=3,prompt=300,found=text", "3 x 300, text"),
-    ("hybrid_mtp_ngram", "batch=3,prompt=300", "3 x 300, low"),
-    ("prompt_lookup", "batch=3,prompt=300,occurrence=last", "3 x 300, low, last occurrence"),
-    ("sample_logits", "rows=3,vocab=1000", "3 x 1000, plain"),
-    ("suffix_lookup", "batch=3,text=300", "3 requests, texts of 300, chains"),
-    ("adjust_logits", "rows=3,text=200,vocab=1000", "3 rows, texts of 200, bf16 of 1000"),
-    ("tree_verify", "batch=3,nodes=9", "3 requests, binary trees of 9"),
-    ("append_tokens", "batch=3,drafts=2", "3 requests, 2 drafts"),
-    ("moe_align", "tokens=30,experts=8,k=2", "30 tokens, 8 experts, top 2"),
-    ("indexer_topk", "rows=3,cols=4096,k=64", "3 rows, 4096 columns, f32, top 64"),
-    ("unique", "keys=5000,set=zipf", "5000 keys, zipf"),
-];
-
 fn bench(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_spec-bench"));
     command.args(arguments).stdin(Stdio::null());
@@ -111,7 +93,8 @@ fn small(folder: &Folder) -> Report {
 #[test]
 fn every_operator_is_timed_and_checked_on_every_device() {
     let folder = Folder::new();
-    for (operator, shape, words) in SHAPES {
+    for (operator, shape) in spec_bench::small_shapes() {
+        let words = spec_bench::row(operator, shape).unwrap().shape;
         let devices = devices();
         let path = folder.at(&format!("{operator}.json"));
         let mut arguments = vec![operator, "--shape", shape, "--quick", "--save", &path];
@@ -138,7 +121,7 @@ fn every_operator_is_timed_and_checked_on_every_device() {
         // Beside this library, on the CPU, at least the plain loop.
         assert!(report.measurements.len() > devices.len());
         for row in &report.measurements {
-            assert_eq!((&*row.operator, &*row.shape), (operator, words));
+            assert_eq!((&*row.operator, &row.shape), (operator, &words));
             // Five, or three where a call took a second: a software GPU on a busy machine.
             assert!(row.samples_us.len() >= 3, "{row:?}");
             assert!(!row.method.is_empty() && !row.check.is_empty() && row.bytes > 0, "{row:?}");
@@ -290,7 +273,7 @@ fn the_keys_of_a_shape_are_help_not_an_error() {
         }
     }
     let (all, _) = run(&["--shape", "help"]);
-    for (operator, ..) in SHAPES {
+    for (operator, _) in spec_bench::small_shapes() {
         assert!(all.contains(&format!("{operator}\n  ")), "{operator} is not in\n{all}");
     }
     refused(&["sort", "--shape", "help"], "there is no operator `sort`");

@@ -6,10 +6,7 @@ mod sampling;
 mod spoiled;
 
 use spec::ops::topk_router::{Masked, preset};
-use spec::ops::{
-    AdjustLogits, AppendTokens, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch,
-    PromptLookup, RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique,
-};
+use spec::ops::*;
 use spec::{DType, Handle, Operator, Portable, Result, Status, TensorDesc};
 
 /// A bad call: the argument that the error must name, the status, and the change that

@@ -12,6 +12,7 @@ mod decode_tail;
 mod decoding;
 mod distribution;
 mod empty_rows;
+mod files;
 mod handles;
 mod prompt_lookup;
 mod rejection_sample;

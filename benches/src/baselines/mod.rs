@@ -85,13 +85,17 @@ pub struct Design<O: Operator> {
     pub backend: Box<dyn Supports<O>>,
 }
 
-/// An operator for which there are other designs.
-pub trait Designs: Operator {
+/// The other designs of an operator. An operator without a write-up has only the plain loop.
+pub trait Designs: Subject {
     /// The designs that run on an NVIDIA GPU, the simplest first.
-    fn on_cuda(cuda: &Cuda) -> Vec<Design<Self>>;
+    fn on_cuda(_cuda: &Cuda) -> Vec<Design<Self>> {
+        Vec::new()
+    }
 
     /// The designs that run on the CPU, the plain loop first.
-    fn on_cpu(cpu: &Cpu) -> Vec<Design<Self>>;
+    fn on_cpu(cpu: &Cpu) -> Vec<Design<Self>> {
+        vec![Design::plain(cpu)]
+    }
 }
 
 impl<O: Operator> std::fmt::Debug for Design<O> {

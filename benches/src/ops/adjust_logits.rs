@@ -1,5 +1,6 @@
 //! Logits of requests with every penalty on, at the ends of texts of some length.
 
+use crate::baselines::Designs;
 use crate::inputs::seed;
 use crate::shape::{Fields, ShapeError};
 use crate::work::Work;
@@ -25,8 +26,12 @@ const WORD: usize = 3;
 /// Bytes that memory moves for one logit.
 const SECTOR: usize = 32;
 
+impl Designs for AdjustLogits {}
+
 impl Measured for AdjustLogits {
     type Shape = Shape;
+
+    const SMALL: &str = "rows=3,text=200,vocab=1000";
 
     fn table() -> Vec<Entry<Shape>> {
         let row = |rows, text| Shape { rows, text, vocab: 128_256 };

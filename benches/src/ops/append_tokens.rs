@@ -1,5 +1,6 @@
 //! Texts of many requests, to which a decode step appends the verified tokens.
 
+use crate::baselines::Designs;
 use crate::inputs::seed;
 use crate::shape::{Fields, ShapeError};
 use crate::work::Work;
@@ -20,8 +21,12 @@ const VOCAB: usize = 128_256;
 const MAX_LEN: usize = 4096;
 const STOPS: usize = 4;
 
+impl Designs for AppendTokens {}
+
 impl Measured for AppendTokens {
     type Shape = Shape;
+
+    const SMALL: &str = "batch=3,drafts=2";
 
     fn table() -> Vec<Entry<Shape>> {
         let row = |batch| Shape { batch, drafts: 4 };

@@ -45,6 +45,8 @@ const MANY_WHOLE: f64 = 20.0;
 impl Measured for DeduplicateTopk {
     type Shape = Shape;
 
+    const SMALL: &str = "batch=3,steps=2,k=100,below=500";
+
     fn table() -> Vec<Entry<Shape>> {
         let mut table = Vec::new();
         for (steps, positions, bounded, whole) in GOALS {

@@ -29,6 +29,8 @@ const HAVE: i32 = 2;
 impl Measured for HybridMtpNgram {
     type Shape = Shape;
 
+    const SMALL: &str = "batch=3,prompt=300";
+
     fn table() -> Vec<Entry<Shape>> {
         let quick = |shape: &Shape| shape.length == 32 * K && shape.found != HighGenerated;
         SHAPES.map(|shape| Entry::plain(shape).quick_if(quick(&shape))).into()

@@ -1,5 +1,6 @@
 //! Rows of scores like those of an indexer for sparse attention.
 
+use crate::baselines::Designs;
 use crate::inputs::{random, seed};
 use crate::shape::{Fields, ShapeError, words_of};
 use crate::work::Work;
@@ -42,8 +43,12 @@ impl Scores {
 const K: usize = 2048;
 const COLS: usize = 1 << 17;
 
+impl Designs for IndexerTopk {}
+
 impl Measured for IndexerTopk {
     type Shape = Shape;
+
+    const SMALL: &str = "rows=3,cols=4096,k=64";
 
     fn table() -> Vec<Entry<Shape>> {
         let row = |rows, cols, dtype, scores| Shape { rows, cols, k: K, dtype, scores };

@@ -1,5 +1,6 @@
 //! The picks of a router with 256 experts, as in DeepSeek-V3.
 
+use crate::baselines::Designs;
 use crate::inputs::seed;
 use crate::shape::{Fields, ShapeError};
 use crate::work::Work;
@@ -30,8 +31,12 @@ const EXPERTS: usize = 256;
 const TOPK: usize = 8;
 const BLOCK: usize = 64;
 
+impl Designs for MoeAlign {}
+
 impl Measured for MoeAlign {
     type Shape = Shape;
+
+    const SMALL: &str = "tokens=30,experts=8,k=2";
 
     fn table() -> Vec<Entry<Shape>> {
         let row = |tokens, experts, picks| Shape {

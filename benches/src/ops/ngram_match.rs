@@ -54,6 +54,8 @@ const MORE: [Shape; 12] = [
 impl Measured for NgramMatch {
     type Shape = Shape;
 
+    const SMALL: &str = "batch=3,prompt=300,found=text";
+
     fn table() -> Vec<Entry<Shape>> {
         let quick = |shape: &Shape| {
             let known = (shape.batch, shape.length, shape.cold);

@@ -4,6 +4,7 @@
 use super::ngram::Found::{HighPrompt, Low, Nowhere, Text};
 use super::ngram::{DRAFTS, MAX_NGRAM, Requests, Shape as Texts};
 use super::ngram_match::GOALS;
+use crate::baselines::Designs;
 use crate::shape::{Fields, ShapeError};
 use crate::work::Work;
 use crate::{Entry, Measured, Words};
@@ -46,8 +47,12 @@ impl Shape {
     }
 }
 
+impl Designs for PromptLookup {}
+
 impl Measured for PromptLookup {
     type Shape = Shape;
+
+    const SMALL: &str = "batch=3,prompt=300,occurrence=last";
 
     fn table() -> Vec<Entry<Shape>> {
         let goals = GOALS.map(|(batch, length, found, goal)| {

@@ -63,6 +63,8 @@ const CACHE: u64 = 48 << 20;
 impl Measured for RejectionSample {
     type Shape = Shape;
 
+    const SMALL: &str = "batch=2,drafts=3,vocab=1000";
+
     fn table() -> Vec<Entry<Shape>> {
         let mut table = Vec::new();
         for (batch, drafts, vocab, goal) in GOALS {

@@ -1,6 +1,7 @@
 //! Random logits with temperature 0.8 and the most common filters of engines; and rows
 //! in which the cut of top-k or top-p is hard to find.
 
+use crate::baselines::Designs;
 use crate::inputs::{random, seed};
 use crate::shape::{Fields, ShapeError};
 use crate::work::Work;
@@ -110,8 +111,12 @@ impl Logits {
 /// Larger inputs, in bytes, are not in a GPU's cache when an engine calls the operator.
 const CACHE: u64 = 48 << 20;
 
+impl Designs for SampleLogits {}
+
 impl Measured for SampleLogits {
     type Shape = Shape;
+
+    const SMALL: &str = "rows=3,vocab=1000";
 
     fn table() -> Vec<Entry<Shape>> {
         let row = |rows, vocab, filter| {

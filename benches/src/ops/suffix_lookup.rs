@@ -1,5 +1,6 @@
 //! Texts that repeat themselves, with and without a corpus of similar texts.
 
+use crate::baselines::Designs;
 use crate::inputs::seed;
 use crate::shape::{Fields, ShapeError};
 use crate::work::Work;
@@ -22,8 +23,12 @@ pub(crate) struct Shape {
 const VOCAB: usize = 128_256;
 const DRAFTS: usize = 8;
 
+impl Designs for SuffixLookup {}
+
 impl Measured for SuffixLookup {
     type Shape = Shape;
+
+    const SMALL: &str = "batch=3,text=300";
 
     fn table() -> Vec<Entry<Shape>> {
         let row = |batch, text, corpus, width| Shape { batch, text, corpus, width };

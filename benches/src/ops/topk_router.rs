@@ -32,6 +32,8 @@ const GOALS: [(usize, f64, f64); 5] =
 impl Measured for TopkRouter {
     type Shape = Shape;
 
+    const SMALL: &str = "tokens=64,experts=64";
+
     fn table() -> Vec<Entry<Shape>> {
         let shape = |tokens, experts, dtype, router| Shape { tokens, experts, dtype, router };
         let row = |tokens, dtype, goal| {

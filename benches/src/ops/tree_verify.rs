@@ -1,5 +1,6 @@
 //! Trees of drafts; the target follows some of them to a leaf.
 
+use crate::baselines::Designs;
 use crate::inputs::seed;
 use crate::shape::{Fields, ShapeError};
 use crate::work::Work;
@@ -51,8 +52,12 @@ impl Form {
     }
 }
 
+impl Designs for TreeVerify {}
+
 impl Measured for TreeVerify {
     type Shape = Shape;
+
+    const SMALL: &str = "batch=3,nodes=9";
 
     fn table() -> Vec<Entry<Shape>> {
         let row = |batch, nodes, form| Shape { batch, nodes, form };

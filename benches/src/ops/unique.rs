@@ -62,6 +62,8 @@ const GOALS: [(usize, u32, f64); 5] = [
 impl Measured for Unique {
     type Shape = Shape;
 
+    const SMALL: &str = "keys=5000,set=zipf";
+
     fn table() -> Vec<Entry<Shape>> {
         let dtype = DType::U64;
         let shape = |keys, bits, set| Shape { keys, bits, set, dtype, inverse: false };

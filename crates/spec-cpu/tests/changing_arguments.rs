@@ -14,10 +14,7 @@ use std::time::{Duration, Instant};
 
 use spec_conformance::{Argument, Case, Data, Layout, Rng, Subject, Tensor};
 use spec_core::ops::prompt_lookup::Occurrence;
-use spec_core::ops::{
-    AdjustLogits, AppendTokens, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch,
-    PromptLookup, RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique,
-};
+use spec_core::ops::{DeduplicateTopk, IndexerTopk, MoeAlign, PromptLookup, SampleLogits, Unique};
 use spec_core::{Address, DType, Descriptor, Source, Stream, Supports, TensorDesc};
 use spec_cpu::Cpu;
 
@@ -235,14 +232,20 @@ where
     }
 }
 
-#[test]
-fn adjust_logits() {
-    disturb_random::<AdjustLogits>();
+mod random {
+    macro_rules! tests {
+        ($($module:ident: $operator:ident,)+) => {$(
+            #[test]
+            fn $module() {
+                super::disturb_random::<spec_core::ops::$operator>();
+            }
+        )+};
+    }
+    spec_core::for_each_operator!(tests);
 }
 
 #[test]
 fn deduplicate_topk() {
-    disturb_random::<DeduplicateTopk>();
     // For small values the operator uses a bitmap, whose size depends on the first read.
     let values = |high: i32| (0..8 * 2048).map(|i| i * 7919 % high).collect::<Vec<i32>>();
     let case = Case::new(DeduplicateTopk::new().mtp_step(2))
@@ -253,13 +256,7 @@ fn deduplicate_topk() {
 }
 
 #[test]
-fn hybrid_mtp_ngram() {
-    disturb_random::<HybridMtpNgram>();
-}
-
-#[test]
 fn indexer_topk() {
-    disturb_random::<IndexerTopk>();
     // The first read decides how many scores are gathered, fewer than a row has.
     let scores = |f: fn(usize) -> f32| (0..2 * 40_000).map(f).collect::<Vec<f32>>();
     let alike = scores(|i| if i % 16 == 0 { 1.0 } else { 0.0 });
@@ -281,7 +278,6 @@ fn indexer_topk() {
 
 #[test]
 fn moe_align() {
-    disturb_random::<MoeAlign>();
     // All picks go to the last expert, behind whose run there is little room.
     let (tokens, align) = (10_000, MoeAlign::new(8, 16));
     let ids = |expert: fn(i32) -> i32| (0..4 * tokens as i32).map(expert).collect::<Vec<i32>>();
@@ -298,13 +294,7 @@ fn moe_align() {
 }
 
 #[test]
-fn ngram_match() {
-    disturb_random::<NgramMatch>();
-}
-
-#[test]
 fn prompt_lookup() {
-    disturb_random::<PromptLookup>();
     // In these texts a short pattern occurs and the longest one does not, so they are searched
     // twice, and drafts are copied after the second search.
     let token = |i: i64| i.wrapping_mul(7919).wrapping_mul(i) % 61;
@@ -325,13 +315,7 @@ fn prompt_lookup() {
 }
 
 #[test]
-fn rejection_sample() {
-    disturb_random::<RejectionSample>();
-}
-
-#[test]
 fn sample_logits() {
-    disturb_random::<SampleLogits>();
     // Each filter, alone and with others, on rows that the writer raises and lowers.
     let logits = |f: fn(usize) -> f32| (0..2 * 30_000).map(f).collect::<Vec<f32>>();
     for filters in 0..8 {
@@ -356,26 +340,6 @@ fn sample_logits() {
         let others = others.to_vec();
         disturb(&case, &[("logits", others)], filters);
     }
-}
-
-#[test]
-fn topk_router() {
-    disturb_random::<TopkRouter>();
-}
-
-#[test]
-fn append_tokens() {
-    disturb_random::<AppendTokens>();
-}
-
-#[test]
-fn suffix_lookup() {
-    disturb_random::<SuffixLookup>();
-}
-
-#[test]
-fn tree_verify() {
-    disturb_random::<TreeVerify>();
 }
 
 #[test]

@@ -7,7 +7,6 @@
 use spec_core::ops::DeduplicateTopk;
 use spec_core::ops::deduplicate_topk::{Buffers, Plan};
 use spec_core::{Kernel, Result, Stream, ViewMut};
-use spec_cpu::Cpu;
 use spec_cuda::Cuda;
 use spec_cuda::kernel::{Archive, Function, Rows, Shape};
 
@@ -21,10 +20,6 @@ impl Designs for DeduplicateTopk {
             Design::new("shared-memory hash", Role::Baseline, cuda, hash),
             Design::new("block radix sort, bitmask", Role::Seed, cuda, sort),
         ]
-    }
-
-    fn on_cpu(cpu: &Cpu) -> Vec<Design<Self>> {
-        vec![Design::plain(cpu)]
     }
 }
 

@@ -1,17 +1,7 @@
-//! The designs: one file per operator, named after the operator.
+//! The designs: one file per operator that has other designs, named after the operator.
 
-mod adjust_logits;
-mod append_tokens;
 mod deduplicate_topk;
-mod hybrid_mtp_ngram;
-mod indexer_topk;
-mod moe_align;
 mod ngram;
-mod ngram_match;
-mod prompt_lookup;
 mod rejection_sample;
-mod sample_logits;
-mod suffix_lookup;
 mod topk_router;
-mod tree_verify;
 mod unique;

@@ -1,4 +1,4 @@
-//! Code that the designs of `ngram_match` and `hybrid_mtp_ngram` share.
+//! Designs of `ngram_match` and `hybrid_mtp_ngram`.
 //!
 //! The write-up starts with a loop on the CPU, which copies all tensors to the host and
 //! the results back. Then a single thread of the GPU does the work, and in the end a
@@ -6,23 +6,30 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use spec_conformance::Subject;
 use spec_conformance::host::not_host;
 use spec_conformance::plain::ngram::{Arguments, Drafts, run};
+use spec_core::ops::{HybridMtpNgram, NgramMatch};
 use spec_core::{DType, Kernel, Operator, Result, Stream, View, ViewMut, dtype};
-use spec_cpu::Cpu;
 use spec_cuda::Cuda;
 use spec_cuda::kernel::{Archive, Function, Integers, Queue, Shape};
 
-use crate::baselines::{Design, Role, uncovered};
+use crate::baselines::{Design, Designs, Role, uncovered};
 
 static KERNELS: Archive = archive!("ngram");
 
-pub(super) fn on_cpu<O: Subject>(cpu: &Cpu) -> Vec<Design<O>> {
-    vec![Design::plain(cpu)]
+impl Designs for NgramMatch {
+    fn on_cuda(cuda: &Cuda) -> Vec<Design<Self>> {
+        on_cuda(cuda)
+    }
 }
 
-pub(super) fn on_cuda<O: Drafts>(cuda: &Cuda) -> Vec<Design<O>> {
+impl Designs for HybridMtpNgram {
+    fn on_cuda(cuda: &Cuda) -> Vec<Design<Self>> {
+        on_cuda(cuda)
+    }
+}
+
+fn on_cuda<O: Drafts>(cuda: &Cuda) -> Vec<Design<O>> {
     vec![
         Design::waiting("CPU loop, copies there and back", Role::Baseline, cuda, on_host),
         Design::new("one thread for the batch", Role::Baseline, cuda, one_thread),

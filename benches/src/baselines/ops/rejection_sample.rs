@@ -6,7 +6,6 @@
 use spec_core::ops::RejectionSample;
 use spec_core::ops::rejection_sample::{Acceptance, Buffers, Plan, Recovery};
 use spec_core::{DType, Kernel, Result, Stream, ViewMut};
-use spec_cpu::Cpu;
 use spec_cuda::Cuda;
 use spec_cuda::kernel::{Archive, Function, Integers, Rows, Shape};
 
@@ -20,10 +19,6 @@ impl Designs for RejectionSample {
             Design::new("thread per request", Role::Baseline, cuda, thread),
             Design::new("block per request, warp reductions", Role::Seed, cuda, block),
         ]
-    }
-
-    fn on_cpu(cpu: &Cpu) -> Vec<Design<Self>> {
-        vec![Design::plain(cpu)]
     }
 }
 

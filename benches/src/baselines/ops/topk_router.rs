@@ -7,7 +7,6 @@
 use spec_core::ops::TopkRouter;
 use spec_core::ops::topk_router::{Buffers, GroupScore, Masked, Plan, Scoring, Select};
 use spec_core::{DType, Kernel, Result, Stream, ViewMut};
-use spec_cpu::Cpu;
 use spec_cuda::Cuda;
 use spec_cuda::kernel::{Archive, Function, Rows, Shape};
 
@@ -19,10 +18,6 @@ impl Designs for TopkRouter {
     fn on_cuda(cuda: &Cuda) -> Vec<Design<Self>> {
         let name = "block per token, warp sorts, block radix sort";
         vec![Design::new(name, Role::Seed, cuda, prepare)]
-    }
-
-    fn on_cpu(cpu: &Cpu) -> Vec<Design<Self>> {
-        vec![Design::plain(cpu)]
     }
 }
 
