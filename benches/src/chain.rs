@@ -1,6 +1,8 @@
 //! Operators of which each reads what the one before it wrote, as an engine calls them: one
 //! row, timed as a whole with and without dependent launch, and each operator alone.
 
+#[path = "../../tests/common/chains.rs"]
+mod chains;
 mod decode_tail;
 
 pub(crate) use decode_tail::DecodeTail;

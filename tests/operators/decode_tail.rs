@@ -5,9 +5,15 @@
 //! `SPEC_RUNS` is the number of pairs of batches to decode; without it, 200 on a CPU or a GPU, and
 //! 10 on a software renderer.
 
+#[path = "../common/decode_tail.rs"]
+mod tail;
+
 use spec::{Result, Stream};
 use spec_conformance::Rng;
-use spec_conformance::decode_tail::{Request, Tail};
+use spec_conformance::plain::Plain;
+use spec_core::ops::append_tokens::{AT_LENGTH, STOPPED};
+
+use self::tail::{Request, Tail};
 
 #[test]
 fn drafts_leave_the_texts() -> Result<()> {
@@ -38,4 +44,23 @@ fn drafts_leave_the_texts() -> Result<()> {
         assert!(tokens * 5 > runs * 6, "drafts are too bad to test anything: {tokens} in {runs}");
     }
     Ok(())
+}
+
+/// On the plain loops, the chain gives the texts of decoding without drafts, and many of its
+/// drafts are accepted, so that the test covers them.
+#[test]
+fn drafts_save_runs_and_leave_the_texts() {
+    const MAX_LEN: usize = 40;
+    let mut rng = Rng::new(1, "decode_tail::tests");
+    let requests: Vec<Request> = (0..64).map(|_| Request::random(&mut rng, MAX_LEN)).collect();
+    let mut tail = Tail::new(&Plain::default(), requests.len(), 4, MAX_LEN).unwrap();
+    let outcome = tail.decode(&requests, |tail| tail.enqueue(Stream::default)).unwrap();
+    for (request, ended) in requests.iter().zip(&outcome.ended) {
+        assert_eq!(*ended, request.alone(MAX_LEN).unwrap(), "{request:?}");
+    }
+    for reason in [STOPPED, AT_LENGTH] {
+        assert!(outcome.ended.iter().any(|ended| ended.finished == reason), "{reason}");
+    }
+    assert_eq!(outcome.flags, 0);
+    assert!(outcome.tokens * 4 > outcome.runs * 5, "{outcome:?}");
 }

@@ -7,8 +7,8 @@ use spec::ops::{
     append_tokens, prompt_lookup, sample_logits, tree_verify,
 };
 use spec::{Buffer, DType, Handle, Result, Stream, TensorDesc};
-use spec_conformance::decode_tail::Chains;
 
+use super::chains::Chains;
 use super::{Chain, Ready};
 use crate::Goal;
 use crate::inputs::{random, seed};

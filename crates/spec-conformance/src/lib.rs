@@ -15,9 +15,6 @@
 //! must inputs. The cases of an operator that the backend lacks (status 2) are
 //! counted as unsupported.
 //!
-//! In addition, [`decode_tail`] chains five operators, each of which reads the results of the
-//! operator before it on the device.
-//!
 //! ```
 //! use spec_conformance::{Golden, golden, plain::Plain, random};
 //! use spec_core::ops::Unique;
@@ -33,7 +30,6 @@
 
 mod argument;
 mod case;
-pub mod decode_tail;
 pub mod golden;
 pub mod host;
 #[doc(hidden)]

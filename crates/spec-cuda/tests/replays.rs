@@ -3,12 +3,14 @@
 //! replay to replay equal those of decoding without a graph.
 
 mod common;
+#[path = "../../../tests/common/decode_tail.rs"]
+mod decode_tail;
 
 use common::graph::Foreign;
 use common::random::Random;
 use common::{Array, Ready, cuda};
+use decode_tail::{Request, Tail};
 use spec_conformance::Rng;
-use spec_conformance::decode_tail::{Request, Tail};
 use spec_core::ops::prompt_lookup::{self, Occurrence};
 use spec_core::ops::{NgramMatch, PromptLookup, SuffixLookup, ngram_match, suffix_lookup};
 use spec_core::{Backend, DType, TensorDesc, dtype};

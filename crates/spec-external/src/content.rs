@@ -1,6 +1,4 @@
-//! Tells the form of a file by its first bytes.
-
-use crate::magic;
+//! The forms of files, and how a text is told by its first bytes.
 
 /// The form of an input, according to its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,14 +36,7 @@ const LEAST: usize = 4;
 pub(crate) const MARK: &[u8] = b"\xEF\xBB\xBF";
 
 impl Content {
-    /// Tells the form by the first bytes of an input: some thousand bytes, or all if it has fewer.
-    pub fn of(head: &[u8]) -> Content {
-        // A text may begin with the letters of a format: `PARENT`, `ORC`. No such format is text.
-        let format = if is_text(head) { None } else { magic::find(head) };
-        format.unwrap_or_else(|| Content::of_text(head))
-    }
-
-    fn of_text(head: &[u8]) -> Content {
+    pub(crate) fn of_text(head: &[u8]) -> Content {
         if is_utf16(head) {
             return Content::Utf16;
         }
@@ -78,7 +69,7 @@ impl Content {
 }
 
 /// Whether all bytes are of text in UTF-8. The head may end in the middle of a character.
-fn is_text(head: &[u8]) -> bool {
+pub(crate) fn is_text(head: &[u8]) -> bool {
     head.iter().all(is_printed)
         && std::str::from_utf8(head).map_or_else(|error| error.error_len().is_none(), |_| true)
 }

@@ -4,7 +4,10 @@
 //! its own, or by fewer bytes and by how its head must continue. (Crates of magic numbers are
 //! content with two bytes, and know neither ORC nor HDF5 nor pickles.)
 
-use crate::Content::{self, Arrow, ArrowStream, Foreign, Gzip, Numpy, Packed, Parquet, Zstd};
+use crate::content::Content::{
+    self, Arrow, ArrowStream, Foreign, Gzip, Numpy, Packed, Parquet, Zstd,
+};
+use crate::content::is_text;
 
 /// Formats that are recognised by bytes at a fixed offset.
 const FORMATS: [(usize, &[u8], Content); 28] = [
@@ -40,8 +43,17 @@ const FORMATS: [(usize, &[u8], Content); 28] = [
     (0, b"\x80\x02\x8A\x0Al\xFC\x9CF\xF9 j\xA8P\x19.", Foreign("a pickle")),
 ];
 
+impl Content {
+    /// Tells the form by the first bytes of an input: some thousand bytes, or all if it has fewer.
+    pub fn of(head: &[u8]) -> Content {
+        // A text may begin with the letters of a format: `PARENT`, `ORC`. No such format is text.
+        let format = if is_text(head) { None } else { find(head) };
+        format.unwrap_or_else(|| Content::of_text(head))
+    }
+}
+
 /// The format that the first bytes of a file are of; `None` where they are of none.
-pub(crate) fn find(head: &[u8]) -> Option<Content> {
+fn find(head: &[u8]) -> Option<Content> {
     let is_format = |(at, magic, _): &&(usize, &[u8], Content)| {
         let after = head.get(*at..).and_then(|bytes| bytes.strip_prefix(*magic));
         after.is_some_and(|after| magic.len() > 4 || !after.starts_with(&[0; 4]))

@@ -8,9 +8,10 @@ use spec::ops::prompt_lookup::{self, PromptLookup};
 use spec::ops::suffix_lookup::{self, SuffixLookup};
 use spec::{Buffer, DType, Descriptor, Handle, Signature, TensorDesc};
 
-use super::engine::{DraftKind, Settings, Stopwatch};
 use super::model::Model;
 use super::sampling::Sampler;
+use super::settings::{DraftKind, Settings};
+use super::stopwatch::Stopwatch;
 use crate::Result;
 
 /// The longest pattern that n-gram matching looks for.

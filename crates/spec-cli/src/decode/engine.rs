@@ -2,64 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
 use spec::ops::tree_verify::{Buffers, Links, Required, TreeVerify};
 use spec::{Buffer, DType, Handle, Signature, TensorDesc};
 
 use super::drafting::{Drafter, Drafts, Progress, as_i32};
 use super::model::Model;
-use super::sampling::{Sampler, Sampling};
+use super::sampling::Sampler;
+use super::settings::Settings;
+use super::stopwatch::Stopwatch;
 use crate::{Error, Result};
-
-/// Where drafts come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DraftKind {
-    /// Copy what followed the last tokens before (ngram_match)
-    Ngram,
-    /// Copy what followed the last tokens before (prompt_lookup)
-    Lookup,
-    /// Copy what most often followed the longest suffix that occurred before (suffix_lookup)
-    Suffix,
-    /// The same as a tree: the two continuations that followed most often (suffix_lookup)
-    SuffixTree,
-    /// Draw from the draft model
-    Model,
-    /// Draw from the draft model twice at each place, and try both
-    Tree,
-    /// Draw from the draft model, then copy on (hybrid_mtp_ngram)
-    Hybrid,
-    /// No drafts: plain decoding, one token per step
-    None,
-}
-
-/// What to decode.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Tokens to emit.
-    pub tokens: usize,
-    /// Where drafts come from.
-    pub draft: DraftKind,
-    /// The most drafts in a step.
-    pub draft_tokens: usize,
-    /// How tokens are chosen.
-    pub sampling: Sampling,
-    /// Of the request's random numbers.
-    pub seed: u64,
-    /// Of the draft model's.
-    pub draft_seed: u64,
-    /// The least time of a run of each model.
-    pub model_time: ModelTime,
-}
-
-/// The least time that a run of each model takes. A stand-in made of counts is too fast
-/// to show what drafts are for: an LLM's run is what a draft saves.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ModelTime {
-    /// A run of the target model, however many drafts it checks.
-    pub target: Duration,
-    /// A run of the draft model: one draft.
-    pub draft: Duration,
-}
 
 /// What decoding came to.
 pub struct Decoded {
@@ -77,60 +28,6 @@ pub struct Decoded {
     pub watch: Stopwatch,
 }
 
-/// Adds up the time of operators and models.
-pub struct Stopwatch {
-    handle: Handle,
-    /// The name, time and calls of each operator.
-    pub laps: Vec<(&'static str, Duration, usize)>,
-    /// The target model's runs.
-    pub target: Runs,
-    /// The draft model's runs.
-    pub draft: Runs,
-}
-
-/// The runs of a model.
-#[derive(Default)]
-pub struct Runs {
-    /// How many.
-    pub count: usize,
-    /// Their time.
-    pub time: Duration,
-}
-
-impl Runs {
-    /// Runs a model, and waits where that took less than `least`.
-    pub fn run(&mut self, least: Duration, model: impl FnOnce()) {
-        let started = Instant::now();
-        model();
-        // Sleeping leaves the cores to others, as a model on a GPU does.
-        std::thread::sleep(least.saturating_sub(started.elapsed()));
-        self.count += 1;
-        self.time += started.elapsed();
-    }
-}
-
-impl Stopwatch {
-    /// Measures one call and waits for the device to finish it.
-    pub fn measure(
-        &mut self,
-        name: &'static str,
-        call: impl FnOnce() -> spec::Result<()>,
-    ) -> spec::Result<()> {
-        let started = Instant::now();
-        call()?;
-        self.handle.synchronize()?;
-        let time = started.elapsed();
-        match self.laps.iter_mut().find(|lap| lap.0 == name) {
-            Some(lap) => {
-                lap.1 += time;
-                lap.2 += 1;
-            }
-            None => self.laps.push((name, time, 1)),
-        }
-        Ok(())
-    }
-}
-
 /// Decodes from the end of a prompt of at least two tokens. `emitted` is told
 /// how many tokens there are after each step.
 pub fn decode(
@@ -143,12 +40,7 @@ pub fn decode(
     let started = Instant::now();
     let mut drafter = Drafter::new(handle, model, prompt, settings)?;
     let mut verifier = Verifier::new(handle, model, settings)?;
-    let mut watch = Stopwatch {
-        handle: handle.clone(),
-        laps: Vec::new(),
-        target: Runs::default(),
-        draft: Runs::default(),
-    };
+    let mut watch = Stopwatch::new(handle);
     let &[.., before, last] = prompt else {
         return Err(Error::Message("a prompt needs two tokens".to_owned()));
     };

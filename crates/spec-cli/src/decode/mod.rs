@@ -4,6 +4,8 @@ mod drafting;
 mod engine;
 mod model;
 mod sampling;
+mod settings;
+mod stopwatch;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -17,9 +19,9 @@ use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 use spec::Handle;
 
-use self::engine::{Decoded, DraftKind, ModelTime, Settings};
+use self::engine::Decoded;
 use self::model::Model;
-use self::sampling::Sampling;
+use self::settings::{DraftKind, ModelTime, Sampling, Settings};
 use self::text::Text;
 use super::{Error, Result, devices, parse_number, parse_seed};
 use crate::output::{self, Progress};

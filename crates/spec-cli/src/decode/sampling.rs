@@ -3,20 +3,8 @@
 use spec::ops::sample_logits::{Buffers, SampleLogits};
 use spec::{Buffer, DType, Handle, Result, Signature, TensorDesc};
 
-use super::engine::Stopwatch;
-
-/// What a request asks of sampling.
-#[derive(Clone, Copy, Debug)]
-pub struct Sampling {
-    /// 0 takes the likeliest token.
-    pub temperature: f32,
-    /// 0 for off.
-    pub top_k: i32,
-    /// 1 for off.
-    pub top_p: f32,
-    /// 0 for off.
-    pub min_p: f32,
-}
+use super::settings::Sampling;
+use super::stopwatch::Stopwatch;
 
 /// Chooses tokens from logits.
 pub struct Sampler {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use spec::{Handle, Signature, ops};
 
-use super::engine::{Decoded, DraftKind, ModelTime, Settings, decode};
+use super::engine::{Decoded, decode};
 use super::model::Model;
-use super::sampling::Sampling;
+use super::settings::{DraftKind, ModelTime, Sampling, Settings};
 use super::text::{self, Text};
 
 #[path = "../../../../tests/common/mod.rs"]

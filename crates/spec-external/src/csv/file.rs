@@ -270,7 +270,8 @@ mod tests {
     /// out the same records, and fails with the same words.
     #[test]
     fn parts_are_whole_records_and_all_of_them() {
-        let path = std::env::temp_dir().join(format!("spec-csv-parts-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys");
         let (mut read, mut failed) = (0, 0);
         for text in texts() {
             std::fs::write(&path, &text).unwrap();
@@ -290,14 +291,14 @@ mod tests {
                 }
             }
         }
-        std::fs::remove_file(&path).unwrap();
         assert!(read > 300 && failed > 1000, "{read} read, {failed} failed");
     }
 
     /// Several threads open parts in a random order.
     #[test]
     fn threads_wait_for_what_is_before_them_and_no_longer() {
-        let path = std::env::temp_dir().join(format!("spec-csv-threads-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys");
         let text: String = (0..5000).map(|key| format!("{key},\"a\n\"\"{key},\n\"\n")).collect();
         std::fs::write(&path, format!("id,b\n{text}")).unwrap();
         let open = || {
@@ -344,6 +345,5 @@ mod tests {
             drop(Source::<u64>::open(&file, 0).unwrap());
             assert!(Source::<u64>::open(&file, 1).is_err());
         });
-        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -258,7 +258,8 @@ mod tests {
     /// Reads every part independently, for several sizes of parts.
     #[test]
     fn parts_are_whole_lines_and_all_of_them() {
-        let path = std::env::temp_dir().join(format!("spec-text-parts-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys");
         let numbers: Vec<i64> = (0..2000).map(|i| i * i * i * 7919 % 1_000_003 - 500_000).collect();
         for (separator, last) in [("\n", ""), ("\n", "\n"), ("\r\n", "\r\n"), ("\r\n", "\r")] {
             let text: Vec<String> = numbers.iter().map(i64::to_string).collect();
@@ -286,6 +287,5 @@ mod tests {
                 assert_eq!(read, bytes);
             }
         }
-        std::fs::remove_file(&path).unwrap();
     }
 }

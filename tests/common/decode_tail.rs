@@ -16,6 +16,8 @@
 //! Drafts must not change a text: [`Request::alone`] decodes without them, a token at a time, on
 //! the plain loops.
 
+use spec_conformance::plain::Plain;
+use spec_conformance::{Complete, Rng};
 use spec_core::ops::append_tokens::{AT_LENGTH, RUNNING, STOPPED};
 use spec_core::ops::{AdjustLogits, AppendTokens, PromptLookup, SampleLogits, TreeVerify};
 use spec_core::ops::{adjust_logits, append_tokens, prompt_lookup, sample_logits, tree_verify};
@@ -24,8 +26,10 @@ use spec_core::{
     ViewMut,
 };
 
-use crate::plain::Plain;
-use crate::{Complete, Rng};
+#[path = "chains.rs"]
+mod chains;
+
+use self::chains::Chains;
 
 const VOCAB: usize = 24;
 /// The number of tokens that may end the text of a request.
@@ -38,34 +42,6 @@ const NONE: i32 = -1;
 fn logits(last: i32) -> Vec<f32> {
     let mut rng = Rng::new(last as u64, "decode_tail");
     (0..VOCAB).map(|_| 3.0 * rng.normal()).collect()
-}
-
-/// The arguments of a step's operators for requests with a chain of drafts each. Node 0 of a
-/// chain is the last token of the text, and each node has a row of logits.
-#[derive(Clone, Debug)]
-pub struct Chains {
-    /// The request of each row.
-    pub requests: Vec<i32>,
-    /// The row before each row; -1 for the first row of a chain.
-    pub parents: Vec<i32>,
-}
-
-impl Chains {
-    /// Chains of `nodes` nodes for `batch` requests.
-    pub fn new(batch: usize, nodes: usize) -> Self {
-        let rows = 0..batch * nodes;
-        let parent = |row: usize| if row.is_multiple_of(nodes) { NONE } else { row as i32 - 1 };
-        Chains {
-            requests: rows.clone().map(|row| (row / nodes) as i32).collect(),
-            parents: rows.map(parent).collect(),
-        }
-    }
-
-    /// The descriptor of `drafts` with which `prompt_lookup` writes them where `tree_verify` and
-    /// `adjust_logits` read `draft_tokens`: the rows of `draft_tokens` without the first column.
-    pub fn drafts(batch: usize, nodes: usize) -> TensorDesc {
-        TensorDesc::with_strides(DType::I32, [batch, nodes - 1], [nodes as isize, 1])
-    }
 }
 
 /// The prompt, the sampling parameters and the limits of a request.
@@ -503,28 +479,4 @@ fn upload<B: Backend + ?Sized, T: Element>(backend: &B, data: &[T]) -> Result<Bu
     let mut buffer = Buffer::allocate(backend, data.len())?;
     buffer.write(data)?;
     Ok(buffer)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// On the plain loops, the chain gives the texts of decoding without drafts, and many of its
-    /// drafts are accepted, so that the test covers them.
-    #[test]
-    fn drafts_save_runs_and_leave_the_texts() {
-        const MAX_LEN: usize = 40;
-        let mut rng = Rng::new(1, "decode_tail::tests");
-        let requests: Vec<Request> = (0..64).map(|_| Request::random(&mut rng, MAX_LEN)).collect();
-        let mut tail = Tail::new(&Plain::default(), requests.len(), 4, MAX_LEN).unwrap();
-        let outcome = tail.decode(&requests, |tail| tail.enqueue(Stream::default)).unwrap();
-        for (request, ended) in requests.iter().zip(&outcome.ended) {
-            assert_eq!(*ended, request.alone(MAX_LEN).unwrap(), "{request:?}");
-        }
-        for reason in [STOPPED, AT_LENGTH] {
-            assert!(outcome.ended.iter().any(|ended| ended.finished == reason), "{reason}");
-        }
-        assert_eq!(outcome.flags, 0);
-        assert!(outcome.tokens * 4 > outcome.runs * 5, "{outcome:?}");
-    }
 }
