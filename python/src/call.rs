@@ -16,7 +16,7 @@ pub trait Create: Send + Sync {
     /// The operator's arguments.
     fn arguments(&self) -> &'static [Argument];
 
-    /// The outputs that are not given, as [`spec::shape::outputs`] has them.
+    /// The outputs that are not given, as [`spec::sizes::outputs`] has them.
     fn outputs(
         &self,
         given: &[Option<TensorDesc>],
@@ -96,7 +96,7 @@ impl<O: Portable> Create for O {
         given: &[Option<TensorDesc>],
         extents: &[(&str, usize)],
     ) -> Vec<Option<TensorDesc>> {
-        spec::shape::outputs(self, given, extents)
+        spec::sizes::outputs(self, given, extents)
     }
 
     fn create(&self, handle: &Handle, descs: &[Option<TensorDesc>]) -> Result<Box<dyn Call>> {

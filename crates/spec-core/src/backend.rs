@@ -1,8 +1,8 @@
 //! The contract between an operator, a backend and a caller.
 
-use crate::arguments::Signature;
 use crate::check::{Checker, Site};
 use crate::memory::{Locate, Memory, Staging};
+use crate::signature::Signature;
 use crate::stream::Kind;
 use crate::{
     Address, Buffer, DType, Device, DeviceInfo, QueueId, Result, Route, Status, Stream, ViewMut,

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Display;
 
-use crate::arguments::{self, Address, Argument, DtypeRule, Signature};
+use crate::argument::{self, Address, Argument, DtypeRule};
 use crate::memory::{Locate, Location};
 use crate::{DType, Device, Error, QueueId, Result, Status, TensorDesc, View, ViewMut};
 
@@ -77,10 +77,6 @@ impl Checker {
         Checker { operator }
     }
 
-    pub(crate) fn of<O: Signature>() -> Self {
-        Checker { operator: O::NAME }
-    }
-
     pub(crate) fn error(
         &self,
         status: Status,
@@ -137,7 +133,7 @@ impl Checker {
         if argument.dtypes.contains(&desc.dtype()) {
             return Ok(());
         }
-        let expected = arguments::join(argument.dtypes);
+        let expected = argument::join(argument.dtypes);
         Err(self.error(Status::BadTensorDtype, argument.name, desc.dtype(), expected))
     }
 

@@ -79,13 +79,13 @@ macro_rules! argument_type {
 /// The [`Role`](crate::Role) that a role word of `operator!` stands for.
 macro_rules! argument_role {
     (in) => {
-        $crate::arguments::Role::Input
+        $crate::argument::Role::Input
     };
     (out) => {
-        $crate::arguments::Role::Output
+        $crate::argument::Role::Output
     };
     (inout) => {
-        $crate::arguments::Role::InPlace
+        $crate::argument::Role::InPlace
     };
 }
 
@@ -99,16 +99,16 @@ macro_rules! is_there {
     };
 }
 
-/// The [`DtypeRule`](crate::arguments::DtypeRule) of an argument.
+/// The [`DtypeRule`](crate::argument::DtypeRule) of an argument.
 macro_rules! dtype_rule {
     () => {
-        $crate::arguments::DtypeRule::Any
+        $crate::argument::DtypeRule::Any
     };
     (as $other:ident) => {
-        $crate::arguments::DtypeRule::As(stringify!($other))
+        $crate::argument::DtypeRule::As(stringify!($other))
     };
     (from $other:ident) => {
-        $crate::arguments::DtypeRule::From(stringify!($other))
+        $crate::argument::DtypeRule::From(stringify!($other))
     };
 }
 
@@ -147,13 +147,13 @@ macro_rules! named {
 /// Takes an argument from a [`Source`](crate::Source).
 macro_rules! argument_from {
     ($source:ident, $operator:expr, $argument:expr, in) => {
-        $source.input($argument).ok_or_else(|| $crate::arguments::missing($operator, $argument))?
+        $source.input($argument).ok_or_else(|| $crate::signature::missing($operator, $argument))?
     };
     ($source:ident, $operator:expr, $argument:expr, in $optional:ident) => {
         $source.input($argument)
     };
     ($source:ident, $operator:expr, $argument:expr, $written:ident) => {
-        $source.output($argument).ok_or_else(|| $crate::arguments::missing($operator, $argument))?
+        $source.output($argument).ok_or_else(|| $crate::signature::missing($operator, $argument))?
     };
     ($source:ident, $operator:expr, $argument:expr, $written:ident $optional:ident) => {
         $source.output($argument)
@@ -175,10 +175,10 @@ macro_rules! option_default {
 
 /// The value that a source gave for an option, or else the option's default.
 macro_rules! option_or_default {
-    ($operator:ident, $option:expr, $given:expr) => {
-        $crate::options::required::<$operator, _>($option, $given)?
+    ($operator:expr, $option:expr, $given:expr) => {
+        $crate::options::required($operator, $option, $given)?
     };
-    ($operator:ident, $option:expr, $given:expr, $default:expr) => {
+    ($operator:expr, $option:expr, $given:expr, $default:expr) => {
         $given.unwrap_or($default)
     };
 }
@@ -354,7 +354,7 @@ macro_rules! operator {
             )? )+
 
             fn from_source(
-                source: &mut impl $crate::arguments::Source<I, O>,
+                source: &mut impl $crate::argument::Source<I, O>,
             ) -> $crate::Result<Self> {
                 Ok(Arguments { $(
                     $($required)? $($optional)? : $crate::declare::argument_from!(
@@ -396,7 +396,7 @@ macro_rules! operator {
         /// The arguments one by one, for the checks.
         #[allow(non_upper_case_globals, dead_code, reason = "named as the arguments are; optional ones go unchecked where anything will do")]
         pub(crate) mod arg {
-            use $crate::arguments::Argument;
+            use $crate::argument::Argument;
             use $crate::declare::{argument_role, is_there};
 
             $(
@@ -414,11 +414,11 @@ macro_rules! operator {
             pub(crate) const ALL: &[Argument] = &[$( *$($required)? $($optional)? ),+];
         }
 
-        impl $crate::arguments::Signature for $operator {
+        impl $crate::signature::Signature for $operator {
             const NAME: &'static str = $name;
             const DOC: &'static str = concat!($($doc, "\n"),*);
             const OPTIONS: &'static [$crate::options::OptionInfo] = opt::ALL;
-            const ARGUMENTS: &'static [$crate::arguments::Argument] = arg::ALL;
+            const ARGUMENTS: &'static [$crate::argument::Argument] = arg::ALL;
             const BY_NAME: bool = $crate::declare::is_by_name!($how);
 
             fn shapes() -> &'static $crate::shape::Shapes {
@@ -459,10 +459,10 @@ macro_rules! operator {
                 $(
                     let $($required_option)? $($optional_option)? : $type =
                         $crate::declare::option_or_default!(
-                            $operator,
+                            $name,
                             opt::$($required_option)? $($optional_option)?,
-                            $crate::options::given::<$operator, $type>(
-                                opt::$($required_option)? $($optional_option)?, source
+                            $crate::options::given::<$type>(
+                                $name, opt::$($required_option)? $($optional_option)?, source
                             )?
                             $(, $default)? $(, $other)?
                         );
@@ -503,19 +503,19 @@ macro_rules! operator {
             }
 
             fn tensors_from(
-                source: &mut impl $crate::arguments::Source<$crate::TensorDesc, $crate::TensorDesc>,
+                source: &mut impl $crate::argument::Source<$crate::TensorDesc, $crate::TensorDesc>,
             ) -> $crate::Result<Tensors> {
                 Arguments::from_source(source)
             }
 
             fn buffers_from<'a>(
-                source: &mut impl $crate::arguments::Source<$crate::View<'a>, $crate::ViewMut<'a>>,
+                source: &mut impl $crate::argument::Source<$crate::View<'a>, $crate::ViewMut<'a>>,
             ) -> $crate::Result<Buffers<'a>> {
                 Arguments::from_source(source)
             }
 
             fn addresses_from(
-                source: &mut impl $crate::arguments::Source<$crate::Address, $crate::Address>,
+                source: &mut impl $crate::argument::Source<$crate::Address, $crate::Address>,
             ) -> $crate::Result<Addresses> {
                 Arguments::from_source(source)
             }

@@ -65,7 +65,7 @@
 //! }
 //! ```
 
-pub mod arguments;
+pub mod argument;
 mod backend;
 mod buffer;
 mod check;
@@ -86,11 +86,13 @@ pub mod race;
 mod route;
 pub mod segments;
 pub mod shape;
+mod signature;
+pub mod sizes;
 pub mod stream;
 mod tensor;
 pub mod timing;
 
-pub use arguments::{Address, Argument, DtypeRule, Role, Signature, Source};
+pub use argument::{Address, Argument, DtypeRule, Role, Source};
 pub use backend::{Backend, Descriptor, Kernel, Operator, Supports};
 pub use buffer::Buffer;
 pub use check::{Matrix, Site, Vector};
@@ -100,6 +102,7 @@ pub use error::{Error, ErrorKind, Result, Status};
 pub use half::{bf16, f16};
 pub use memory::{Memory, Place, PlaceMut, Staging, View, ViewMut};
 pub use route::Route;
+pub use signature::Signature;
 pub use stream::Stream;
 pub use tensor::{MAX_RANK, Shape, TensorDesc};
 pub use timing::{Timed, Timing};

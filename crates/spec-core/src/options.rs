@@ -3,7 +3,7 @@
 //!
 //! `operator!` declares each option once, with its type, its default and its meaning. The C
 //! header, the Python functions, golden vectors in JSON and fuzz targets read that declaration
-//! through [`Signature::OPTIONS`], and none of them lists options of its own.
+//! through [`Signature::OPTIONS`](crate::Signature::OPTIONS), and none of them lists options of its own.
 //!
 //! ```
 //! use spec::ops::TopkRouter;
@@ -24,7 +24,7 @@
 
 use std::fmt;
 
-use crate::{Error, Result, Signature, Status};
+use crate::{Error, Result, Status};
 
 /// An option of an operator, as its contract declares it.
 #[derive(Clone, Copy, Debug)]
@@ -284,18 +284,20 @@ pub fn unknown<T: Setting>(choice: T) -> ! {
 }
 
 /// The value of an option from a source, in the option's own type.
-pub(crate) fn given<O: Signature, T: Setting>(
+pub(crate) fn given<T: Setting>(
+    operator: &'static str,
     option: &'static OptionInfo,
     source: &mut dyn FnMut(&'static OptionInfo) -> Result<Option<Value>>,
 ) -> Result<Option<T>> {
     let Some(value) = source(option)? else { return Ok(None) };
-    T::from_value(value).map(Some).ok_or_else(|| option.refuse(O::NAME, value))
+    T::from_value(value).map(Some).ok_or_else(|| option.refuse(operator, value))
 }
 
 /// The value of a required option from a source.
-pub(crate) fn required<O: Signature, T: Setting>(
+pub(crate) fn required<T: Setting>(
+    operator: &'static str,
     option: &'static OptionInfo,
     value: Option<T>,
 ) -> Result<T> {
-    value.ok_or_else(|| option.refuse(O::NAME, "absent"))
+    value.ok_or_else(|| option.refuse(operator, "absent"))
 }

@@ -16,8 +16,8 @@ pub mod tree_verify;
 pub mod unique;
 
 use crate::options::OptionInfo;
-use crate::shape::Shapes;
-use crate::{Argument, Signature};
+use crate::shape::{Shapes, Size};
+use crate::{Argument, Role, Signature};
 
 /// Calls a macro with the list of operators, each as `module: Type`. Further tokens that the
 /// caller gives come before the list. This is the only list of operators: all code that has
@@ -73,6 +73,32 @@ pub struct Description {
     pub shapes: fn() -> &'static Shapes,
 }
 
+impl Description {
+    /// The sizes of outputs that neither an option nor another argument has, such as the number of
+    /// draws of a row: a caller who does not make the outputs says them ([`outputs`](crate::sizes::outputs)).
+    pub fn extents(&self) -> Vec<&'static str> {
+        let shapes = (self.shapes)();
+        let is_read = |argument: &Argument| argument.role != Role::Output;
+        let inputs = || shapes.arguments().iter().zip(self.arguments).filter(|(_, of)| is_read(of));
+        let is_extent = |place: usize| {
+            let name = shapes.names()[place];
+            !self.options.iter().any(|option| option.name == name)
+                && !shapes.rules().any(|(of, _, value)| of == place && value.is_some())
+                && !inputs()
+                    .any(|(all, _)| all.iter().flatten().any(|size| size.names().contains(&place)))
+        };
+        let outputs = shapes.arguments().iter().zip(self.arguments).filter(|(_, of)| !is_read(of));
+        let mut found = Vec::new();
+        let places = outputs.flat_map(|(all, _)| all.iter().flatten()).flat_map(Size::names);
+        for place in places.filter(|&place| is_extent(place)) {
+            if !found.contains(&shapes.names()[place]) {
+                found.push(shapes.names()[place]);
+            }
+        }
+        found
+    }
+}
+
 macro_rules! list {
     ($($module:ident: $operator:ident,)+) => {
         $( pub use $module::$operator; )+
@@ -96,7 +122,6 @@ for_each_operator!(list);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Role;
 
     /// Whether a call that passes `one` in the place of `other` is accepted: element type, rank
     /// and size do not tell the two apart.

@@ -1,4 +1,4 @@
-//! Arguments: the tensors of an operator, as a description that programs can read.
+//! What an operator declares: its name, its options and its arguments.
 //!
 //! `operator!` declares each argument once, by name, role, element types and
 //! shape. From that declaration come the descriptors ([`Signature::Tensors`]), the buffers
@@ -6,92 +6,11 @@
 //! all of them. Programs that go through arguments by name, such as bindings to other languages
 //! and the conformance kit, read the declaration through [`Signature::ARGUMENTS`] and [`Source`].
 
+use crate::argument::{Address, Argument, Source, join};
 use crate::check::{Checker, Site};
 use crate::options::{self, OptionInfo, Value};
 use crate::shape::Shapes;
-use crate::{DType, Device, Result, Status, TensorDesc, View, ViewMut};
-
-/// What a call does with an argument.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// The argument is read.
-    Input,
-    /// The argument is written; its contents before the call do not matter.
-    Output,
-    /// The argument is read and changed in place.
-    InPlace,
-}
-
-/// The element type that an argument has because of another argument.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DtypeRule {
-    /// Any of [`Argument::dtypes`].
-    Any,
-    /// That of the named argument.
-    As(&'static str),
-    /// That of the named argument, from which the elements are copied, or i64.
-    From(&'static str),
-}
-
-/// An argument of an operator, as its contract declares it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Argument {
-    /// The argument's name.
-    pub name: &'static str,
-    /// Whether the argument is read, written or both.
-    pub role: Role,
-    /// Whether a caller may leave the argument out.
-    pub optional: bool,
-    /// The element types that the argument may have.
-    pub dtypes: &'static [DType],
-    /// The element type that the argument has because of another argument.
-    pub dtype_rule: DtypeRule,
-    /// The argument's shape as text: `[tokens, experts]`. [`Signature::shapes`] has it parsed.
-    pub shape: &'static str,
-    /// The argument's meaning, as its documentation says.
-    pub doc: &'static str,
-}
-
-impl Argument {
-    /// Whether the operator writes the argument.
-    pub fn is_written(&self) -> bool {
-        self.role != Role::Input
-    }
-}
-
-/// A store of arguments that are taken one at a time by name: values of type `I` for arguments
-/// that are read, `O` for arguments that are written.
-pub trait Source<I, O> {
-    /// The value of an argument that is read; `None` where it is absent.
-    fn input(&mut self, argument: &'static Argument) -> Option<I>;
-
-    /// The value of an argument that is written; `None` where it is absent.
-    fn output(&mut self, argument: &'static Argument) -> Option<O>;
-}
-
-/// A device or host address that another framework holds.
-///
-/// Made from an integer (a `CUdeviceptr`, a tensor's `data_ptr()`) or a pointer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Address(pub(crate) u64);
-
-impl From<u64> for Address {
-    fn from(address: u64) -> Self {
-        Address(address)
-    }
-}
-
-impl<T> From<*const T> for Address {
-    fn from(pointer: *const T) -> Self {
-        Address(pointer.expose_provenance() as u64)
-    }
-}
-
-impl<T> From<*mut T> for Address {
-    fn from(pointer: *mut T) -> Self {
-        Address(pointer.expose_provenance() as u64)
-    }
-}
+use crate::{Device, Result, Status, TensorDesc, View, ViewMut};
 
 /// An operator's name, options and arguments. `operator!` implements this trait for each
 /// operator, in the operator's contract.
@@ -231,14 +150,14 @@ pub trait Signature: Sized {
     ) -> Self::Buffers<'a>;
 }
 
+impl Checker {
+    pub(crate) fn of<O: Signature>() -> Self {
+        Checker::new(O::NAME)
+    }
+}
+
 /// The error for a required argument that a source does not have.
 pub(crate) fn missing(operator: &'static str, argument: &'static Argument) -> crate::Error {
     let expected = format!("{} {}", join(argument.dtypes), argument.shape);
     Checker::new(operator).error(Status::NullPointer, argument.name, "absent", expected)
-}
-
-/// Dtypes as part of a sentence: `f32 or f16`.
-pub(crate) fn join(dtypes: &[DType]) -> String {
-    let names: Vec<_> = dtypes.iter().map(|dtype| dtype.name()).collect();
-    names.join(" or ")
 }
