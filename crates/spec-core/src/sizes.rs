@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::argument::{Argument, DtypeRule};
+use crate::argument::{Argument, DtypeRule, Role};
 use crate::check::Checker;
 use crate::options::Value;
 use crate::shape::{MAX_NAMES, Operation, Rule, Shapes, Size};
@@ -297,8 +297,8 @@ impl Checker {
 /// fits, in the first shape whose sizes are known.
 ///
 /// `given` are the descriptors of the other arguments, in the order of the contract's list. `extents`
-/// are sizes that only outputs have, by name. `None` stands for what is given, for inputs, and for
-/// outputs whose sizes nothing says.
+/// are sizes that only outputs have, by name. `None` stands for what is given, for what
+/// a call reads or changes in place, and for outputs whose sizes nothing says.
 pub fn outputs<O: Signature>(
     operator: &O,
     given: &[Option<TensorDesc>],
@@ -319,7 +319,7 @@ pub fn outputs<O: Signature>(
     }
     let mut made = vec![None; O::ARGUMENTS.len()];
     for (at, argument) in O::ARGUMENTS.iter().enumerate() {
-        if given.get(at).is_some_and(Option::is_some) || !argument.is_written() {
+        if given.get(at).is_some_and(Option::is_some) || argument.role != Role::Output {
             continue;
         }
         let like = match argument.dtype_rule {

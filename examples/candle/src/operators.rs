@@ -1,15 +1,12 @@
 //! One function per operator.
 
 use candle_core::{DType, Tensor};
-use spec::TensorDesc;
 use spec::ops::{
     DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
-    RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique, deduplicate_topk,
-    hybrid_mtp_ngram, indexer_topk, moe_align, ngram_match, prompt_lookup, rejection_sample,
-    sample_logits, topk_router, tree_verify, unique,
+    RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique,
 };
 
-use crate::tensors::{Held, Made, Queue, Result};
+use crate::tensors::{Argument, Queue, Result};
 
 /// Weights and experts of each token: `logits` `[tokens, experts]` of f32, f16 or bf16,
 /// `bias` `[experts]`; weights f32 and experts u32, `[tokens, topk + shared_experts]`.
@@ -22,24 +19,13 @@ pub fn topk_router(
     bias: Option<&Tensor>,
 ) -> Result<(Tensor, Tensor)> {
     let queue = Queue::of(logits)?;
-    let x = queue.read(logits)?;
-    let bias = bias.map(|bias| queue.read(bias)).transpose()?;
-    let (tokens, experts) = logits.dims2()?;
-    let shape = [tokens, params.columns()];
-    let mut weights = queue.zeros(DType::F32, shape)?;
-    let mut indices = queue.zeros(DType::U32, shape)?;
-    let mut tensors = params.tensors(x.desc().dtype(), tokens, experts, None);
-    tensors.x = x.desc();
-    tensors.bias = bias.as_ref().map(Held::desc);
-    tensors.weights = weights.desc();
-    tensors.indices = indices.desc();
-    let router = queue.create(params, &tensors)?;
-    let mut addresses =
-        topk_router::Addresses::new(x.address(), weights.address(), indices.address());
-    addresses.bias = bias.as_ref().map(Held::address);
-    // SAFETY: the addresses are those of the tensors described above, held or made in this queue.
-    unsafe { queue.run(&router, addresses)? };
-    Ok((weights.tensor(), indices.tensor()))
+    let mut given = vec![("x", queue.read(logits)?.into())];
+    if let Some(bias) = bias {
+        given.push(("bias", queue.read(bias)?.into()));
+    }
+    let results = [("weights", DType::F32), ("indices", DType::U32)];
+    let [weights, indices] = queue.call(params, given, results)?;
+    Ok((weights, indices))
 }
 
 /// Picks grouped by expert: the input of a grouped matrix product.
@@ -58,38 +44,11 @@ pub struct Aligned {
 /// As the operator's.
 pub fn moe_align(params: &MoeAlign, topk_ids: &Tensor) -> Result<Aligned> {
     let queue = Queue::of(topk_ids)?;
-    let ids = queue.read(topk_ids)?;
-    let (tokens, k) = topk_ids.dims2()?;
-    let capacity = params.capacity(tokens * k).unwrap_or(0);
-    let mut sorted_ids = queue.zeros(DType::U32, [capacity])?;
-    let mut block_experts = queue.zeros(DType::I32, [capacity / params.block_size.max(1)])?;
-    let mut counts = queue.zeros(DType::I32, [params.local_experts])?;
-    let mut offsets = queue.zeros(DType::I32, [params.local_experts + 1])?;
-    let mut num_padded = queue.zeros(DType::I32, [1])?;
-    let tensors = moe_align::Tensors::new(moe_align::Required {
-        topk_ids: ids.desc(),
-        sorted_ids: sorted_ids.desc(),
-        block_experts: block_experts.desc(),
-        counts: counts.desc(),
-        offsets: offsets.desc(),
-        num_padded: num_padded.desc(),
-    });
-    let align = queue.create(params, &tensors)?;
-    let addresses = moe_align::Addresses::new(moe_align::Required {
-        topk_ids: ids.address(),
-        sorted_ids: sorted_ids.address(),
-        block_experts: block_experts.address(),
-        counts: counts.address(),
-        offsets: offsets.address(),
-        num_padded: num_padded.address(),
-    });
-    // SAFETY: the addresses are those of the tensors described above, held or made in this queue.
-    unsafe { queue.run(&align, addresses)? };
-    Ok(Aligned {
-        sorted_ids: sorted_ids.tensor(),
-        block_experts: block_experts.tensor(),
-        num_padded: num_padded.tensor(),
-    })
+    let given = [("topk_ids", queue.read(topk_ids)?.into())];
+    let results =
+        [("sorted_ids", DType::U32), ("block_experts", DType::I32), ("num_padded", DType::I32)];
+    let [sorted_ids, block_experts, num_padded] = queue.call(params, given, results)?;
+    Ok(Aligned { sorted_ids, block_experts, num_padded })
 }
 
 /// Positions of the `k` largest scores in each row of `scores` `[rows, cols]`: ascending, i64,
@@ -99,21 +58,12 @@ pub fn moe_align(params: &MoeAlign, topk_ids: &Tensor) -> Result<Aligned> {
 /// As the operator's.
 pub fn indexer_topk(k: usize, scores: &Tensor, lengths: Option<&Tensor>) -> Result<Tensor> {
     let queue = Queue::of(scores)?;
-    let held = queue.read(scores)?;
-    let lengths = lengths.map(|lengths| queue.read(lengths)).transpose()?;
-    let (rows, cols) = scores.dims2()?;
-    let params = IndexerTopk::new(k);
-    let mut indices = queue.zeros(DType::I64, [rows, k])?;
-    let mut tensors = params.tensors(held.desc().dtype(), rows, cols);
-    tensors.scores = held.desc();
-    tensors.lengths = lengths.as_ref().map(Held::desc);
-    tensors.indices = indices.desc();
-    let best = queue.create(&params, &tensors)?;
-    let mut addresses = indexer_topk::Addresses::new(held.address(), indices.address());
-    addresses.lengths = lengths.as_ref().map(Held::address);
-    // SAFETY: the addresses are those of the tensors described above, held or made in this queue.
-    unsafe { queue.run(&best, addresses)? };
-    Ok(indices.tensor())
+    let mut given = vec![("scores", queue.read(scores)?.into())];
+    if let Some(lengths) = lengths {
+        given.push(("lengths", queue.read(lengths)?.into()));
+    }
+    let [indices] = queue.call(&IndexerTopk::new(k), given, [("indices", DType::I64)])?;
+    Ok(indices)
 }
 
 /// Distinct values of each request's `mtp_step` rows of `indices` `[batch * mtp_step, k]`, i32:
@@ -123,16 +73,10 @@ pub fn indexer_topk(k: usize, scores: &Tensor, lengths: Option<&Tensor>) -> Resu
 /// As the operator's.
 pub fn deduplicate_topk(mtp_step: usize, indices: &Tensor) -> Result<Tensor> {
     let queue = Queue::of(indices)?;
-    let held = queue.read(indices)?;
-    let (rows, k) = indices.dims2()?;
     let params = DeduplicateTopk::new().mtp_step(mtp_step);
-    let mut distinct = queue.zeros(DType::I32, [rows / mtp_step.max(1), mtp_step * k])?;
-    let tensors = deduplicate_topk::Tensors::new(held.desc(), distinct.desc());
-    let deduplicate = queue.create(&params, &tensors)?;
-    let addresses = deduplicate_topk::Addresses::new(held.address(), distinct.address());
-    // SAFETY: the addresses are those of the tensors described above, held or made in this queue.
-    unsafe { queue.run(&deduplicate, addresses)? };
-    Ok(distinct.tensor())
+    let given = [("indices", queue.read(indices)?.into())];
+    let [distinct] = queue.call(&params, given, [("unique", DType::I32)])?;
+    Ok(distinct)
 }
 
 /// Distinct values of `keys` `[n]`, i64, i32 or u32, ascending. The function waits for the result,
@@ -142,46 +86,24 @@ pub fn deduplicate_topk(mtp_step: usize, indices: &Tensor) -> Result<Tensor> {
 /// As the operator's.
 pub fn unique(keys: &Tensor) -> Result<Tensor> {
     let queue = Queue::of(keys)?;
-    let held = queue.read(keys)?;
-    let len = keys.dims1()?;
-    let mut distinct = queue.zeros(keys.dtype(), [len])?;
+    let given = [("keys", queue.read(keys)?.into())];
     // The count is a u64, which candle lacks; an i64 has the same size.
-    let mut count = queue.zeros(DType::I64, [1])?;
-    let mut tensors = Unique::new().tensors(held.desc().dtype(), len);
-    tensors.keys = held.desc();
-    tensors.unique = distinct.desc();
-    let operator = queue.create(&Unique::new(), &tensors)?;
-    let addresses = unique::Addresses::new(held.address(), distinct.address(), count.address());
-    // SAFETY: the addresses are those of the tensors that were described, held or made in this
-    // queue; the count has the size that was described.
-    unsafe { queue.run(&operator, addresses)? };
-    let [count] = count.tensor().to_vec1::<i64>()?[..] else { unreachable!("one was made") };
-    Ok(distinct.tensor().narrow(0, 0, count as usize)?)
+    let results = [("unique", keys.dtype()), ("count", DType::I64)];
+    let [distinct, count] = queue.call(&Unique::new(), given, results)?;
+    let [count] = count.to_vec1::<i64>()?[..] else { unreachable!("one was made") };
+    Ok(distinct.narrow(0, 0, count as usize)?)
 }
 
 /// Drafts of each request from its own text: i64, padded with -1, `[batch, max_draft]`. `tokens`
-/// `[batch, most]`, i64, are the texts, `lengths` `[batch]`, i64, their lengths.
+/// `[batch, max_len]`, i64, are the texts, `lengths` `[batch]`, i64, their lengths.
 ///
 /// # Errors
 /// As the operator's.
 pub fn prompt_lookup(params: &PromptLookup, tokens: &Tensor, lengths: &Tensor) -> Result<Tensor> {
     let queue = Queue::of(tokens)?;
-    let (text, lengths) = (queue.read(tokens)?, queue.read(lengths)?);
-    let batch = tokens.dim(0)?;
-    let mut drafts = queue.zeros(DType::I64, [batch, params.max_draft])?;
-    let mut counts = queue.zeros(DType::I32, [batch])?;
-    let tensors =
-        prompt_lookup::Tensors::new(text.desc(), lengths.desc(), drafts.desc(), counts.desc());
-    let lookup = queue.create(params, &tensors)?;
-    let addresses = prompt_lookup::Addresses::new(
-        text.address(),
-        lengths.address(),
-        drafts.address(),
-        counts.address(),
-    );
-    // SAFETY: the addresses are those of the tensors described above, held or made in this queue.
-    unsafe { queue.run(&lookup, addresses)? };
-    Ok(drafts.tensor())
+    let given = [("tokens", queue.read(tokens)?.into()), ("lengths", queue.read(lengths)?.into())];
+    let [drafts] = queue.call(params, given, [("drafts", DType::I64)])?;
+    Ok(drafts)
 }
 
 /// The tensors of a batch that `ngram_match` and `hybrid_mtp_ngram` share. All are i64, unless
@@ -206,36 +128,30 @@ pub struct Requests<'t> {
     pub seq_lens_decoder: &'t Tensor,
 }
 
-/// The tensors of [`Requests`] for a call: inputs are held, in-place arguments are copied.
-struct Slots<'t> {
-    input_ids: Held<'t>,
-    input_ids_len: Held<'t>,
-    generated: Held<'t>,
-    step_idx: Held<'t>,
-    max_dec_len: Held<'t>,
-    decoder: Held<'t>,
-    drafts: Made,
-    this_time: Made,
-}
-
-impl<'t> Slots<'t> {
-    fn of(queue: &Queue, requests: &Requests<'t>) -> Result<Self> {
-        Ok(Slots {
-            input_ids: queue.read(requests.input_ids)?,
-            input_ids_len: queue.read(requests.input_ids_len)?,
-            generated: queue.read(requests.generated)?,
-            step_idx: queue.read(requests.step_idx)?,
-            max_dec_len: queue.read(requests.max_dec_len)?,
-            decoder: queue.read(requests.seq_lens_decoder)?,
-            drafts: queue.copy(requests.draft_tokens)?,
-            this_time: queue.copy(requests.seq_lens_this_time)?,
-        })
-    }
-
-    fn tensors(self) -> (Tensor, Tensor) {
-        (self.drafts.tensor(), self.this_time.tensor())
+impl<'t> Requests<'t> {
+    /// The arguments of a call, the generated tokens as `generated`: inputs are held, in-place
+    /// arguments are copied.
+    fn given(
+        &self,
+        queue: &Queue,
+        generated: &'static str,
+    ) -> Result<Vec<(&'static str, Argument<'t>)>> {
+        Ok(vec![
+            ("input_ids", queue.read(self.input_ids)?.into()),
+            ("input_ids_len", queue.read(self.input_ids_len)?.into()),
+            (generated, queue.read(self.generated)?.into()),
+            ("step_idx", queue.read(self.step_idx)?.into()),
+            ("max_dec_len", queue.read(self.max_dec_len)?.into()),
+            ("seq_lens_decoder", queue.read(self.seq_lens_decoder)?.into()),
+            ("draft_tokens", queue.copy(self.draft_tokens)?.into()),
+            ("seq_lens_this_time", queue.copy(self.seq_lens_this_time)?.into()),
+        ])
     }
 }
+
+/// What the drafters of FastDeploy change.
+const SLOTS: [(&str, DType); 2] =
+    [("draft_tokens", DType::I64), ("seq_lens_this_time", DType::I32)];
 
 /// FastDeploy's n-gram drafts. `prompt_lens` is `[batch]`, i64; `draft_token_num` and
 /// `seq_lens_encoder` are `[batch]`, i32. Returns the slots, and how many of them are in use.
@@ -250,40 +166,14 @@ pub fn ngram_match(
     seq_lens_encoder: &Tensor,
 ) -> Result<(Tensor, Tensor)> {
     let queue = Queue::of(requests.draft_tokens)?;
-    let mut slots = Slots::of(&queue, requests)?;
-    let prompt_lens = queue.read(prompt_lens)?;
-    let draft_token_num = queue.read(draft_token_num)?;
-    let encoder = queue.read(seq_lens_encoder)?;
-    let tensors = ngram_match::Tensors::new(ngram_match::Required {
-        input_ids: slots.input_ids.desc(),
-        input_ids_len: slots.input_ids_len.desc(),
-        token_ids_all: slots.generated.desc(),
-        prompt_lens: prompt_lens.desc(),
-        step_idx: slots.step_idx.desc(),
-        draft_token_num: draft_token_num.desc(),
-        draft_tokens: slots.drafts.desc(),
-        seq_lens_this_time: slots.this_time.desc(),
-        seq_lens_encoder: encoder.desc(),
-        seq_lens_decoder: slots.decoder.desc(),
-        max_dec_len: slots.max_dec_len.desc(),
-    });
-    let operator = queue.create(params, &tensors)?;
-    let addresses = ngram_match::Addresses::new(ngram_match::Required {
-        input_ids: slots.input_ids.address(),
-        input_ids_len: slots.input_ids_len.address(),
-        token_ids_all: slots.generated.address(),
-        prompt_lens: prompt_lens.address(),
-        step_idx: slots.step_idx.address(),
-        draft_token_num: draft_token_num.address(),
-        draft_tokens: slots.drafts.address(),
-        seq_lens_this_time: slots.this_time.address(),
-        seq_lens_encoder: encoder.address(),
-        seq_lens_decoder: slots.decoder.address(),
-        max_dec_len: slots.max_dec_len.address(),
-    });
-    // SAFETY: the addresses are those of the tensors described above, held or made in this queue.
-    unsafe { queue.run(&operator, addresses)? };
-    Ok(slots.tensors())
+    let mut given = requests.given(&queue, "token_ids_all")?;
+    given.extend([
+        ("prompt_lens", queue.read(prompt_lens)?.into()),
+        ("draft_token_num", queue.read(draft_token_num)?.into()),
+        ("seq_lens_encoder", queue.read(seq_lens_encoder)?.into()),
+    ]);
+    let [slots, counts] = queue.call(params, given, SLOTS)?;
+    Ok((slots, counts))
 }
 
 /// FastDeploy's n-gram drafts after the drafts of an MTP head. Returns the slots, and how many of
@@ -296,31 +186,9 @@ pub fn hybrid_mtp_ngram(
     requests: &Requests<'_>,
 ) -> Result<(Tensor, Tensor)> {
     let queue = Queue::of(requests.draft_tokens)?;
-    let mut slots = Slots::of(&queue, requests)?;
-    let tensors = hybrid_mtp_ngram::Tensors::new(hybrid_mtp_ngram::Required {
-        input_ids: slots.input_ids.desc(),
-        input_ids_len: slots.input_ids_len.desc(),
-        pre_ids: slots.generated.desc(),
-        step_idx: slots.step_idx.desc(),
-        draft_tokens: slots.drafts.desc(),
-        seq_lens_this_time: slots.this_time.desc(),
-        seq_lens_decoder: slots.decoder.desc(),
-        max_dec_len: slots.max_dec_len.desc(),
-    });
-    let operator = queue.create(params, &tensors)?;
-    let addresses = hybrid_mtp_ngram::Addresses::new(hybrid_mtp_ngram::Required {
-        input_ids: slots.input_ids.address(),
-        input_ids_len: slots.input_ids_len.address(),
-        pre_ids: slots.generated.address(),
-        step_idx: slots.step_idx.address(),
-        draft_tokens: slots.drafts.address(),
-        seq_lens_this_time: slots.this_time.address(),
-        seq_lens_decoder: slots.decoder.address(),
-        max_dec_len: slots.max_dec_len.address(),
-    });
-    // SAFETY: the addresses are those of the tensors described above, held or made in this queue.
-    unsafe { queue.run(&operator, addresses)? };
-    Ok(slots.tensors())
+    let given = requests.given(&queue, "pre_ids")?;
+    let [slots, counts] = queue.call(params, given, SLOTS)?;
+    Ok((slots, counts))
 }
 
 /// The sampling settings of a request.
@@ -343,37 +211,19 @@ pub struct Sampling {
 /// As the operator's.
 pub fn sample_logits(sampling: &Sampling, logits: &Tensor, positions: &Tensor) -> Result<Tensor> {
     let queue = Queue::of(logits)?;
-    let (x, places) = (queue.read(logits)?, queue.read(positions)?);
-    let (rows, vocab) = logits.dims2()?;
     let Sampling { temperature, top_k, top_p, seed } = *sampling;
-    let (mut temperature, mut top_p) = (queue.upload(&[temperature])?, queue.upload(&[top_p])?);
-    // The seed is a u64, which candle lacks; an i64 has the same bits.
-    let (mut top_k, mut seeds) = (queue.upload(&[top_k])?, queue.upload(&[seed as i64])?);
-    let mut requests = queue.zeros(DType::I32, [rows])?;
-    let mut tokens = queue.zeros(DType::U32, [rows])?;
+    let given = [
+        ("logits", queue.read(logits)?.into()),
+        ("positions", queue.read(positions)?.into()),
+        ("requests", queue.zeros(DType::I32, &[logits.dim(0)?])?.into()),
+        ("temperature", queue.upload(&[temperature])?.into()),
+        ("top_k", queue.upload(&[top_k])?.into()),
+        ("top_p", queue.upload(&[top_p])?.into()),
+        ("seeds", queue.upload_u64(&[seed])?.into()),
+    ];
     let params = SampleLogits::transformers();
-    let mut tensors = params.tensors_of(rows, 1, vocab);
-    tensors.logits = x.desc();
-    tensors.positions = places.desc();
-    tensors.temperature = temperature.desc();
-    tensors.top_k = Some(top_k.desc());
-    tensors.top_p = Some(top_p.desc());
-    tensors.tokens = tokens.desc();
-    let sample = queue.create(&params, &tensors)?;
-    let addresses = sample_logits::Addresses::new(
-        x.address(),
-        places.address(),
-        temperature.address(),
-        seeds.address(),
-        tokens.address(),
-    )
-    .top_k(top_k.address())
-    .top_p(top_p.address())
-    .requests(requests.address());
-    // SAFETY: the addresses are those of the tensors that were described, held or made in this
-    // queue; the seed has the size that was described.
-    unsafe { queue.run(&sample, addresses)? };
-    Ok(tokens.tensor())
+    let [tokens] = queue.call(&params, given, [("tokens", DType::U32)])?;
+    Ok(tokens)
 }
 
 /// The path of the target's own tokens through trees of drafts. `draft_tokens` and
@@ -390,36 +240,15 @@ pub fn tree_verify(
     next_sibling: &Tensor,
 ) -> Result<(Tensor, Tensor)> {
     let queue = Queue::of(draft_tokens)?;
-    let batch = draft_tokens.dim(0)?;
-    let (drafts, target) = (queue.read(draft_tokens)?, queue.read(target_tokens)?);
-    let (child, sibling) = (queue.read(first_child)?, queue.read(next_sibling)?);
-    let shape = [batch, max_depth + 1];
-    let (mut tokens, mut nodes) =
-        (queue.zeros(DType::I64, shape)?, queue.zeros(DType::I64, shape)?);
-    let mut num_tokens = queue.zeros(DType::I32, [batch])?;
-    let params = TreeVerify::new(max_depth);
-    let tensors = tree_verify::Tensors::new(tree_verify::Required {
-        draft_tokens: drafts.desc(),
-        target_tokens: target.desc(),
-        tokens: tokens.desc(),
-        nodes: nodes.desc(),
-        num_tokens: num_tokens.desc(),
-    })
-    .first_child(child.desc())
-    .next_sibling(sibling.desc());
-    let verify = queue.create(&params, &tensors)?;
-    let addresses = tree_verify::Addresses::new(tree_verify::Required {
-        draft_tokens: drafts.address(),
-        target_tokens: target.address(),
-        tokens: tokens.address(),
-        nodes: nodes.address(),
-        num_tokens: num_tokens.address(),
-    })
-    .first_child(child.address())
-    .next_sibling(sibling.address());
-    // SAFETY: the addresses are those of the tensors described above, held or made in this queue.
-    unsafe { queue.run(&verify, addresses)? };
-    Ok((tokens.tensor(), nodes.tensor()))
+    let given = [
+        ("draft_tokens", queue.read(draft_tokens)?.into()),
+        ("target_tokens", queue.read(target_tokens)?.into()),
+        ("first_child", queue.read(first_child)?.into()),
+        ("next_sibling", queue.read(next_sibling)?.into()),
+    ];
+    let results = [("tokens", DType::I64), ("nodes", DType::I64)];
+    let [tokens, nodes] = queue.call(&TreeVerify::new(max_depth), given, results)?;
+    Ok((tokens, nodes))
 }
 
 /// The drafts that stand and the token after them: `target_probs` `[tokens, vocab]`,
@@ -442,51 +271,17 @@ pub fn rejection_sample(
     positions: &[i64],
 ) -> Result<Tensor> {
     let queue = Queue::of(target_probs)?;
-    let batch = bonus_token_ids.dims1()?;
-    let target = queue.read(target_probs)?;
-    let draft = draft_probs.map(|probs| queue.read(probs)).transpose()?;
-    let ids = queue.read(draft_token_ids)?;
-    let bonus = queue.read(bonus_token_ids)?;
-    let ends = queue.read(cu_num_draft)?;
-    // Seeds are u64, which candle lacks; i64 have the same bits.
-    let bits: Vec<i64> = seeds.iter().map(|&seed| seed as i64).collect();
-    let (mut bits, mut positions) = (queue.upload(&bits)?, queue.upload(positions)?);
-    let mut output = queue.zeros(DType::I64, [batch, params.max_spec_len + 1])?;
-    let mut emitted = queue.zeros(DType::I32, [batch])?;
-    let mut accepted = queue.zeros(DType::I32, [batch])?;
-    let mut recovered = queue.zeros(DType::I32, [batch])?;
-    let mut extra = queue.zeros(DType::I32, [batch])?;
-    let mut tensors = rejection_sample::Tensors::new(rejection_sample::Required {
-        target_probs: target.desc(),
-        draft_token_ids: ids.desc(),
-        bonus_token_ids: bonus.desc(),
-        cu_num_draft: ends.desc(),
-        output_token_ids: output.desc(),
-        num_accepted: emitted.desc(),
-        accepted_counts: accepted.desc(),
-        recovered_counts: recovered.desc(),
-        bonus_counts: extra.desc(),
-    })
-    .seeds(TensorDesc::new(spec::DType::U64, [seeds.len()]))
-    .positions(positions.desc());
-    tensors.draft_probs = draft.as_ref().map(Held::desc);
-    let verify = queue.create(params, &tensors)?;
-    let mut addresses = rejection_sample::Addresses::new(rejection_sample::Required {
-        target_probs: target.address(),
-        draft_token_ids: ids.address(),
-        bonus_token_ids: bonus.address(),
-        cu_num_draft: ends.address(),
-        output_token_ids: output.address(),
-        num_accepted: emitted.address(),
-        accepted_counts: accepted.address(),
-        recovered_counts: recovered.address(),
-        bonus_counts: extra.address(),
-    })
-    .seeds(bits.address())
-    .positions(positions.address());
-    addresses.draft_probs = draft.as_ref().map(Held::address);
-    // SAFETY: the addresses are those of the tensors that were described, held or made in this
-    // queue; the seeds have the size that was described.
-    unsafe { queue.run(&verify, addresses)? };
-    Ok(output.tensor())
+    let mut given = vec![
+        ("target_probs", queue.read(target_probs)?.into()),
+        ("draft_token_ids", queue.read(draft_token_ids)?.into()),
+        ("bonus_token_ids", queue.read(bonus_token_ids)?.into()),
+        ("cu_num_draft", queue.read(cu_num_draft)?.into()),
+        ("seeds", queue.upload_u64(seeds)?.into()),
+        ("positions", queue.upload(positions)?.into()),
+    ];
+    if let Some(probs) = draft_probs {
+        given.push(("draft_probs", queue.read(probs)?.into()));
+    }
+    let [output] = queue.call(params, given, [("output_token_ids", DType::I64)])?;
+    Ok(output)
 }

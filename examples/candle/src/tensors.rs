@@ -14,7 +14,7 @@ use candle_core::op::BackpropOp;
 use candle_core::{
     CpuStorage, DType, Device, DeviceLocation, Storage, StorageRef, Tensor, WithDType,
 };
-use spec::{Address, Descriptor, Handle, Operator, Portable, Shape, Stream, TensorDesc};
+use spec::{Address, Descriptor, Handle, Operator, Portable, Role, Source, Stream, TensorDesc};
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -123,11 +123,12 @@ impl Queue {
     ///
     /// # Errors
     /// If there is not enough memory; if no operator takes the element type.
-    pub fn zeros<const R: usize>(&self, dtype: DType, shape: [usize; R]) -> Result<Made>
-    where
-        [usize; R]: Shape,
-    {
-        let desc = TensorDesc::new(element(dtype)?, shape);
+    pub fn zeros(&self, dtype: DType, shape: &[usize]) -> Result<Made> {
+        let desc = match *shape {
+            [len] => TensorDesc::new(element(dtype)?, [len]),
+            [rows, cols] => TensorDesc::new(element(dtype)?, [rows, cols]),
+            _ => return Err(Error::Tensor(format!("rank {}", shape.len()))),
+        };
         // CUDA cannot allocate 0 bytes.
         let len = desc.span().max(1).into();
         let storage = match &self.device {
@@ -145,7 +146,7 @@ impl Queue {
     pub fn upload<T: WithDType>(&self, values: &[T]) -> Result<Made> {
         let desc = TensorDesc::new(element(T::DTYPE)?, [values.len()]);
         if values.is_empty() {
-            return self.zeros(T::DTYPE, [0]);
+            return self.zeros(T::DTYPE, &[0]);
         }
         let storage = match &self.device {
             Device::Cpu => Storage::Cpu(CpuDevice.storage_from_slice(values)?),
@@ -161,10 +162,7 @@ impl Queue {
     /// As [`read`](Self::read) and [`zeros`](Self::zeros).
     pub fn copy(&self, tensor: &Tensor) -> Result<Made> {
         let held = self.read(tensor)?;
-        let mut made = match *tensor.dims() {
-            [len] => self.zeros(tensor.dtype(), [len])?,
-            _ => self.zeros(tensor.dtype(), tensor.dims2()?.into())?,
-        };
+        let mut made = self.zeros(tensor.dtype(), tensor.dims())?;
         match (&*held.storage, &mut made.storage) {
             (Storage::Cpu(from), Storage::Cpu(to)) => {
                 from.copy_strided_src(to, 0, tensor.layout())?;
@@ -177,12 +175,71 @@ impl Queue {
         Ok(made)
     }
 
-    /// Creates an operator on this device.
+    /// Uploads numbers of 64 bits without a sign, which candle lacks: i64 have the same bits.
     ///
     /// # Errors
-    /// As [`Handle::create`].
-    pub fn create<O: Portable>(&self, operator: &O, tensors: &O::Tensors) -> Result<Descriptor<O>> {
-        Ok(self.handle.create(operator, tensors)?)
+    /// As [`zeros`](Self::zeros).
+    pub fn upload_u64(&self, values: &[u64]) -> Result<Made> {
+        let bits: Vec<i64> = values.iter().map(|&value| value as i64).collect();
+        let mut made = self.upload(&bits)?;
+        made.desc = TensorDesc::new(spec::DType::U64, [values.len()]);
+        Ok(made)
+    }
+
+    /// Calls an operator with arguments by name, and returns outputs and arguments that it changes
+    /// by name. Outputs are made here, in the shapes that the contract gives, and of the element
+    /// types that `results` has.
+    ///
+    /// # Errors
+    /// As the operator's; if there is not enough memory.
+    pub fn call<'t, O: Portable, const N: usize>(
+        &self,
+        operator: &O,
+        given: impl IntoIterator<Item = (&'static str, Argument<'t>)>,
+        results: [(&'static str, DType); N],
+    ) -> Result<[Tensor; N]> {
+        let place = |name: &str| {
+            let found = O::ARGUMENTS.iter().position(|argument| argument.name == name);
+            found.ok_or_else(|| Error::Tensor(format!("`{name}`, which is no argument")))
+        };
+        let mut arguments: Vec<Option<Argument<'t>>> = O::ARGUMENTS.iter().map(|_| None).collect();
+        for (name, argument) in given {
+            arguments[place(name)?] = Some(argument);
+        }
+        let descs: Vec<_> = arguments.iter().map(|a| a.as_ref().map(Argument::desc)).collect();
+        let shapes = spec::sizes::outputs(operator, &descs, &[]);
+        for (at, argument) in O::ARGUMENTS.iter().enumerate() {
+            let asked = results.iter().find(|(name, _)| *name == argument.name);
+            if argument.role != Role::Output || asked.is_none() && argument.optional {
+                continue;
+            }
+            // Where an input has another rank, no shape follows, and the operator refuses the input.
+            let desc = shapes[at].unwrap_or(TensorDesc::new(argument.dtypes[0], [0]));
+            // candle has no u64, and an i64 has the same size.
+            let usual = if desc.dtype() == spec::DType::I64 { DType::I64 } else { DType::I32 };
+            let dtype = asked.map_or(usual, |(_, dtype)| *dtype);
+            let mut made = self.zeros(dtype, desc.shape())?;
+            if !argument.dtypes.contains(&element(dtype)?) {
+                made.desc = desc;
+            }
+            arguments[at] = Some(made.into());
+        }
+        let descs: Vec<_> = arguments.iter().map(|a| a.as_ref().map(Argument::desc)).collect();
+        let tensors = O::tensors_from(&mut InOrder(descs.iter()))?;
+        let ready = self.handle.create(operator, &tensors)?;
+        let addresses: Vec<_> =
+            arguments.iter_mut().map(|a| a.as_mut().map(Argument::address)).collect();
+        let addresses = O::addresses_from(&mut InOrder(addresses.iter()))?;
+        // SAFETY: the addresses are those of the tensors described above, held or made in this queue.
+        unsafe { self.run(&ready, addresses)? };
+        let mut tensors = Vec::with_capacity(N);
+        for (name, _) in results {
+            match arguments[place(name)?].take() {
+                Some(Argument::Made(made)) => tensors.push(made.tensor()),
+                _ => return Err(Error::Tensor(format!("`{name}`, which is no result"))),
+            }
+        }
+        tensors.try_into().map_err(|_| unreachable!("a tensor per result"))
     }
 
     /// Enqueues an operator, with a workspace in candle's memory. On a GPU, only candle's later
@@ -195,12 +252,12 @@ impl Queue {
     /// This queue created the operator. Each address is that of the [`Held`] or [`Made`] of this
     /// queue that described the argument, or of another one of the same size, which is alive until
     /// this function returns. No two written arguments have the same address.
-    pub unsafe fn run<O: Operator>(
+    unsafe fn run<O: Operator>(
         &self,
         operator: &Descriptor<O>,
         addresses: O::Addresses,
     ) -> Result<()> {
-        let mut workspace = self.zeros(DType::U8, [operator.workspace_size()])?;
+        let mut workspace = self.zeros(DType::U8, &[operator.workspace_size()])?;
         let stream = match &self.device {
             #[cfg(feature = "cuda")]
             Device::Cuda(device) => {
@@ -225,18 +282,6 @@ pub struct Held<'t> {
     address: Address,
 }
 
-impl Held<'_> {
-    /// The tensor's dtype, shape and strides; rows may have a stride.
-    pub fn desc(&self) -> TensorDesc {
-        self.desc
-    }
-
-    /// The address of the first element.
-    pub fn address(&self) -> Address {
-        self.address
-    }
-}
-
 #[cfg(feature = "cuda")]
 impl Drop for Held<'_> {
     /// Records in cudarc's events that this stream used the tensor, so that other streams wait.
@@ -255,13 +300,8 @@ pub struct Made {
 }
 
 impl Made {
-    /// The dtype and the shape, packed.
-    pub fn desc(&self) -> TensorDesc {
-        self.desc
-    }
-
     /// The address of the first element.
-    pub fn address(&mut self) -> Address {
+    fn address(&mut self) -> Address {
         match &mut self.storage {
             Storage::Cpu(storage) => each!(CpuStorage, storage, all => all.as_mut_ptr().into()),
             #[cfg(feature = "cuda")]
@@ -276,10 +316,59 @@ impl Made {
     }
 
     /// Makes a tensor, which takes over the memory.
-    pub fn tensor(mut self) -> Tensor {
+    fn tensor(mut self) -> Tensor {
         // Asking for the address records in cudarc's events that this stream wrote the memory.
         self.address();
         Tensor::from_storage(self.storage, self.desc.shape(), BackpropOp::none(), false)
+    }
+}
+
+/// An argument of a call.
+pub enum Argument<'t> {
+    /// A tensor that is read in place.
+    Held(Held<'t>),
+    /// Memory of the call.
+    Made(Made),
+}
+
+impl Argument<'_> {
+    fn desc(&self) -> TensorDesc {
+        match self {
+            Argument::Held(held) => held.desc,
+            Argument::Made(made) => made.desc,
+        }
+    }
+
+    fn address(&mut self) -> Address {
+        match self {
+            Argument::Held(held) => held.address,
+            Argument::Made(made) => made.address(),
+        }
+    }
+}
+
+impl<'t> From<Held<'t>> for Argument<'t> {
+    fn from(held: Held<'t>) -> Self {
+        Argument::Held(held)
+    }
+}
+
+impl From<Made> for Argument<'_> {
+    fn from(made: Made) -> Self {
+        Argument::Made(made)
+    }
+}
+
+/// Arguments in the order of the contract, which is the order in which they are asked for.
+struct InOrder<'a, T>(std::slice::Iter<'a, Option<T>>);
+
+impl<T: Copy> Source<T, T> for InOrder<'_, T> {
+    fn input(&mut self, _: &'static spec::Argument) -> Option<T> {
+        self.0.next().copied().flatten()
+    }
+
+    fn output(&mut self, argument: &'static spec::Argument) -> Option<T> {
+        self.input(argument)
     }
 }
 
