@@ -169,8 +169,7 @@ fn calculate() -> Result<()> {
             let mut workspace = unique.workspace(&handle)?;
             let (mut out, mut count) = (handle.allocate::<u64>(10)?, handle.allocate::<u64>(1)?);
             let mut counts = handle.allocate::<u64>(10)?;
-            let mut buffers =
-                spec::ops::unique::Buffers::new(keys, out.view_mut(), count.view_mut());
+            let mut buffers = unique::Buffers::new(keys, out.view_mut(), count.view_mut());
             buffers.counts = with_counts.then(|| counts.view_mut());
             if short {
                 return unique.call(&mut [0u8; 0], buffers);

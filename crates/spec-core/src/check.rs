@@ -169,12 +169,11 @@ impl Checker {
         };
         match (desc.shape(), desc.strides()) {
             (&[len], &[stride]) | (&[len, 1], &[stride, _])
-                if is_column || desc.shape().len() == 1 =>
+                if (is_column || desc.shape().len() == 1) && len > 1 && stride != 1 =>
             {
-                if len > 1 && stride != 1 {
-                    return error(format!("{} packed, with stride 1", argument.shape).into());
-                }
+                return error(format!("{} packed, with stride 1", argument.shape).into());
             }
+            (&[_, 1], _) if is_column => {}
             (&[rows, cols], &[row, col]) => {
                 if cols > 1 && col != 1 {
                     return error("an innermost stride of 1".into());

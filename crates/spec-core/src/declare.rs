@@ -128,9 +128,19 @@ macro_rules! size_rule {
             name: stringify!($size),
             value: Some($value),
             without: $crate::declare::named!($($absent)?),
-            $(min: $min, max: $max,)?
-            ..$crate::shape::Rule::ANY
+            min: $crate::declare::or!(0 $(, $min)?),
+            max: $crate::declare::or!(usize::MAX $(, $max)?),
         }
+    };
+}
+
+/// The second value if there is one, or else the first.
+macro_rules! or {
+    ($usual:expr) => {
+        $usual
+    };
+    ($usual:expr, $given:expr) => {
+        $given
     };
 }
 
@@ -602,6 +612,6 @@ macro_rules! is_by_name {
 
 pub(crate) use {
     argument_from, argument_role, argument_type, arguments_constructor, choice, dtype_rule,
-    is_by_name, is_there, named, operator, option_default, option_let, option_or_default,
+    is_by_name, is_there, named, operator, option_default, option_let, option_or_default, or,
     size_rule,
 };

@@ -55,11 +55,6 @@ pub struct Rule {
     pub without: Option<&'static str>,
 }
 
-impl Rule {
-    /// A size that may be anything.
-    pub const ANY: Rule = Rule { name: "", min: 0, max: usize::MAX, value: None, without: None };
-}
-
 /// The shapes of all arguments of an operator.
 #[derive(Debug)]
 pub struct Shapes {

@@ -189,7 +189,7 @@ fn sample_logits() {
 /// A reader of the sentence knows what to change.
 #[test]
 fn sentences_about_shapes_name_the_arguments_that_they_follow() {
-    let sentence = |change: &dyn Fn(&mut spec::ops::sample_logits::Tensors)| {
+    let sentence = |change: &dyn Fn(&mut sample_logits::Tensors)| {
         let params = SampleLogits::default();
         let mut tensors = params.tensors(4, 100);
         change(&mut tensors);
