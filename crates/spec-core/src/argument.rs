@@ -37,7 +37,8 @@ pub struct Argument {
     pub dtypes: &'static [DType],
     /// The element type that the argument has because of another argument.
     pub dtype_rule: DtypeRule,
-    /// The argument's shape as text: `[tokens, experts]`. [`Signature::shapes`] has it parsed.
+    /// The argument's shape as text: `[tokens, experts]`. [`Signature::shapes`](crate::Signature::shapes)
+    /// has it parsed.
     pub shape: &'static str,
     /// The argument's meaning, as its documentation says.
     pub doc: &'static str,
