@@ -282,6 +282,18 @@ pub struct Held<'t> {
     address: Address,
 }
 
+impl Held<'_> {
+    /// The tensor's dtype, shape and strides; rows may have a stride.
+    pub fn desc(&self) -> TensorDesc {
+        self.desc
+    }
+
+    /// The address of the first element.
+    pub fn address(&self) -> Address {
+        self.address
+    }
+}
+
 #[cfg(feature = "cuda")]
 impl Drop for Held<'_> {
     /// Records in cudarc's events that this stream used the tensor, so that other streams wait.
