@@ -236,8 +236,7 @@ class Decoder:
         """One step of all requests. Nothing here waits for the device or reads from it."""
         running = self.finished == 0
         self.runs += running
-        # Rows of requests that have finished name no request: they take no penalty and are not
-        # sampled with filters, and `append_tokens` takes nothing from them.
+        # Rows of requests that have finished are padding, and `append_tokens` takes nothing from them.
         named = torch.where(running[:, None], self.request_of, -1).expand(-1, self.nodes)
         self.requests.view(self.batch, -1).copy_(named)
         lengths = self.lengths.long()
@@ -247,6 +246,8 @@ class Decoder:
         # Without flags: the -1 behind the last draft would raise one.
         self.adjust(logits, self.tokens, self.prompt_lengths, self.lengths, **self.penalties)
         self.sample(logits, (positions + 1).flatten(), out=[self.target], **self.sampling)
+        # A row without a request has the token -1, which `tree_verify` would report as no token.
+        self.target.clamp_min_(0)
         self.verify(
             self.chain,
             self.target.view(self.batch, -1),
@@ -277,7 +278,7 @@ class Decoder:
                 # about as often as rejection sampling would accept the draft.
                 self.sample_draft(logits, lengths + draft, **self.draft_sampling)
                 self.chain[:, draft + 1 : draft + 2] = self.drafted
-                tokens, at = self.drafted.long(), (lengths + draft)[:, None]
+                tokens, at = self.drafted.long().clamp_min(0), (lengths + draft)[:, None]
 
     def capture(self):
         """Captures the step into a CUDA graph, on a stream whose workspaces exist by then."""
