@@ -5,4 +5,4 @@
 #[path = "../src/text.rs"]
 mod text;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| text::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| text::run(data, true));

@@ -11,9 +11,14 @@ use spec_external::{Content, Input, Key, Result, Source, csv, raw, text};
 /// most.
 const PACKED: usize = 2048;
 
-/// Reads the bytes in every way; the first byte chooses the keys' type and how they are packed.
-pub fn run(data: &[u8]) {
+/// The bit of the first byte that chooses zstd in the place of gzip.
+const ZSTD: u8 = 0x80;
+
+/// Reads the bytes in every way; the first byte chooses the keys' type and how they are packed: by
+/// zstd only if `zstd`, since not every build decompresses it.
+pub fn run(data: &[u8], zstd: bool) {
     let Some((&choice, data)) = data.split_first() else { return };
+    let choice = if zstd { choice } else { choice & !ZSTD };
     let file = tempfile::NamedTempFile::new().unwrap();
     match choice & 3 {
         0 => all_ways::<u64>(file.path(), data, choice),
@@ -78,7 +83,7 @@ fn in_raw<K: Key>(input: Input, _choice: u8) -> Keys<K> {
 fn pack(data: &[u8], choice: u8) -> Vec<u8> {
     let (first, second) = data.split_at(data.len() / 3);
     let pack = |data: &[u8]| {
-        if choice & 0x80 != 0 {
+        if choice & ZSTD != 0 {
             return zstd::encode_all(data, 1).unwrap();
         }
         let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());

@@ -41,5 +41,5 @@ fn operators() {
 
 #[test]
 fn text() {
-    replay("text", text::run);
+    replay("text", |data| text::run(data, cfg!(feature = "zstd")));
 }
