@@ -8,35 +8,18 @@ import json
 import os
 import random
 import sys
+from pathlib import Path
 
-VOCAB = 2048
+sys.path.append(str(Path(__file__).parents[1]))
+
+import live_model  # noqa: E402
 
 
 def model(folder):
     """A folder with a model, made once."""
     if os.path.exists(os.path.join(folder, "config.json")):
         return folder
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        hidden_size=256,
-        intermediate_size=512,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=64,
-        vocab_size=VOCAB,
-        max_position_embeddings=4096,
-        tie_word_embeddings=False,
-        # Weights of this size make texts that do not run into loops.
-        initializer_range=0.06,
-        bos_token_id=0,
-        eos_token_id=1,
-        pad_token_id=1,
-    )
-    torch.manual_seed(7)
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    live_model.save(folder)
     return folder
 
 
@@ -44,7 +27,7 @@ def prompts(count, rng):
     """Texts that repeat themselves: a phrase of 12 tokens over and over, cut at random places."""
     made = []
     for _ in range(count):
-        phrase = [rng.randrange(3, VOCAB) for _ in range(12)]
+        phrase = live_model.phrase(rng)
         text = [token for _ in range(6) for token in phrase[: rng.randrange(6, 13)]]
         made.append(text[: 40 - rng.randrange(20)])
     return made

@@ -9,8 +9,11 @@ import json
 import os
 import random
 import sys
+from pathlib import Path
 
-VOCAB = 2048
+sys.path.append(str(Path(__file__).parents[1]))
+
+import live_model  # noqa: E402
 
 WANTED = json.loads(sys.argv[1])
 os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if WANTED["runner"] == 2 else "0"
@@ -24,29 +27,11 @@ def model(folder):
     """A folder with a model and a tokenizer, made once."""
     if os.path.exists(os.path.join(folder, "tokenizer.json")):
         return folder
-    import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
-    config = LlamaConfig(
-        hidden_size=256,
-        intermediate_size=512,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=64,
-        vocab_size=VOCAB,
-        max_position_embeddings=4096,
-        tie_word_embeddings=False,
-        # Weights of this size make texts that do not run into loops.
-        initializer_range=0.06,
-        bos_token_id=0,
-        eos_token_id=1,
-        pad_token_id=1,
-    )
-    torch.manual_seed(7)
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
-    words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(VOCAB)}, unk_token="t2"))
+    live_model.save(folder)
+    words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(live_model.VOCAB)}, unk_token="t2"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(
         tokenizer_object=words, bos_token="t0", eos_token="t1", unk_token="t2", pad_token="t1"
@@ -58,7 +43,7 @@ def prompts(count, length, rng):
     """Texts that repeat themselves: a phrase of 12 tokens over and over, cut at random places."""
     made = []
     for _ in range(count):
-        phrase = [rng.randrange(3, VOCAB) for _ in range(12)]
+        phrase = live_model.phrase(rng)
         text = []
         while len(text) < length:
             text += phrase[: rng.randrange(6, 13)]
