@@ -1,6 +1,8 @@
 """What the package exports. Made by `tools/stubs.py`."""
 
-from ._corpus import Corpus
+from ._corpus import (
+    Corpus,
+)
 from ._errors import (
     ArgumentError,
     DeviceError,
@@ -12,8 +14,6 @@ from ._errors import (
     SpecError,
     StridesError,
 )
-from ._native import Plan, __version__, devices
-from ._torch_unique import torch_unique
 from ._functions import (
     topk_router,
     deduplicate_topk,
@@ -29,6 +29,11 @@ from ._functions import (
     moe_align,
     indexer_topk,
     unique,
+)
+from ._native import (
+    Plan,
+    __version__,
+    devices,
 )
 from ._planned import (
     TopkRouter,
@@ -58,6 +63,9 @@ from ._results import (
     MoeAlignResult,
     IndexerTopkResult,
     UniqueResult,
+)
+from ._torch_unique import (
+    torch_unique,
 )
 
 __all__ = [

@@ -6,6 +6,8 @@ classes, their results, and the functions of `spec_ops.torch`.
 A test holds the files against what this would write.
 """
 
+import ast
+import importlib
 import textwrap
 from pathlib import Path
 
@@ -25,24 +27,6 @@ from typing import Any, NamedTuple
 
 Array = Any
 RESULTS: dict[str, Any]
-'''
-
-PACKAGE = '''"""What the package exports. Made by `tools/stubs.py`."""
-
-from ._corpus import Corpus
-from ._errors import (
-    ArgumentError,
-    DeviceError,
-    DeviceLostError,
-    DtypeError,
-    OutOfMemoryError,
-    ShapeError,
-    SignatureError,
-    SpecError,
-    StridesError,
-)
-from ._native import Plan, __version__, devices
-from ._torch_unique import torch_unique
 '''
 
 FUNCTIONS = """
@@ -139,11 +123,16 @@ def package():
     """The text of `__init__.pyi`: what the package exports, which type checkers do not follow from
     module to module."""
     import spec_ops
-    from spec_ops import _functions, _planned, _results
 
-    text = PACKAGE
-    for name, module in [("_functions", _functions), ("_planned", _planned), ("_results", _results)]:
-        text += f"from .{name} import (\n" + "".join(f"    {one},\n" for one in module.__all__) + ")\n"
+    text = '"""What the package exports. Made by `tools/stubs.py`."""\n\n'
+    for node in ast.parse(Path(spec_ops.__file__).read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [alias.name for alias in node.names]
+            if names == ["*"]:
+                names = importlib.import_module(f"spec_ops.{node.module}").__all__
+            names = [name for name in names if name in spec_ops.__all__]
+            lines = "".join(f"    {name},\n" for name in names)
+            text += f"from .{node.module} import (\n{lines})\n" if names else ""
     return text + listed(sorted(spec_ops.__all__))
 
 
