@@ -257,7 +257,7 @@ class RejectionSampler(vllm_rejection.RejectionSampler):
         slots = sampler.sampling_states.max_num_reqs
         self.nodes = torch.empty((slots, self.columns), dtype=torch.int32, device=device)
         self.other_noise = spec_config.method in _OTHER_NOISE
-        #: Whether the config asks for another rule of acceptance.
+        #: Whether vLLM's config accepts drafts by a rule other than equality with the sampled token.
         self.other_rule = (
             self.synthetic_conditional_rates is not None
             or self.use_block_verification

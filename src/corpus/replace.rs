@@ -12,7 +12,7 @@ const SUFFIX: &str = ".partial";
 /// disk. Through a symbolic link, the file behind it is replaced.
 ///
 /// # Errors
-/// If the file cannot be written, and if there is something at `path` that is no regular file.
+/// If the file cannot be written; if `path` is that of a folder, a device, a pipe or a socket.
 pub(super) fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     let place = place(path)?;
     let folder = match place.parent() {

@@ -4,10 +4,10 @@ use std::fmt;
 
 use spec_core::Error;
 
-/// Makes an error of the call `what` a failure.
-/// Makes an error of the call `what` a failure.
-pub(crate) fn failed(what: &'static str) -> impl Fn(Error) -> Failure {
-    move |error| Failure::error(what, &error)
+/// A function that makes the error of a step of a case, such as `create` or `route`, the case's
+/// failure.
+pub(crate) fn failed(step: &'static str) -> impl Fn(Error) -> Failure {
+    move |error| Failure::error(step, &error)
 }
 
 /// The results of the cases of one operator.

@@ -17,8 +17,8 @@
 //!
 //! **Packed rows.** Engines compute logits for the rows of all requests, one request after the
 //! other. With `row_offsets`, `target_tokens` is the vector of these rows: node v of request b has
-//! row `row_offsets[b] + v`. `draft_tokens` may be packed in the same way: the token that was fed to
-//! the model in each row. Packed drafts are chains. A chain has no more nodes than its request has
+//! row `row_offsets[b] + v`. `draft_tokens` may be packed in the same way: each row then has the
+//! token that the model read to compute the row's logits. Packed drafts are chains. A chain has no more nodes than its request has
 //! rows, `row_offsets[b + 1] - row_offsets[b]`; reaching the last one is a normal stop.
 //!
 //! ```text
