@@ -58,9 +58,9 @@ pub use corpus::Corpus;
 pub use handle::{Handle, Listing, Portable, devices};
 pub use spec_core::{
     Address, Argument, Backend, Buffer, DType, Descriptor, Device, DeviceInfo, DeviceName,
-    DtypeRule, Element, Error, ErrorKind, Kernel, Matrix, Memory, Operator, Place, PlaceMut,
-    QueueId, Result, Role, Shape, Signature, Site, Source, Staging, Status, Stream, Supports,
-    TensorDesc, Timed, Timing, Vector, View, ViewMut, bf16, dtype, exact, f16, flags,
+    DtypeRule, Element, Error, ErrorKind, InOrder, Kernel, Matrix, Memory, Operator, Place,
+    PlaceMut, QueueId, Result, Role, Shape, Signature, Site, Source, Staging, Status, Stream,
+    Supports, TensorDesc, Timed, Timing, Vector, View, ViewMut, bf16, dtype, exact, f16, flags,
     for_each_operator, memory, ngram, ops, options, philox, race, shape, sizes, stream, timing,
 };
 

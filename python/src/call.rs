@@ -2,7 +2,7 @@
 //! created from descriptors in the contract's order, and called with addresses in this order.
 
 use spec::{
-    Address, Argument, Descriptor, Handle, Portable, Result, Signature, Source, Stream, TensorDesc,
+    Address, Argument, Descriptor, Handle, InOrder, Portable, Result, Signature, Stream, TensorDesc,
 };
 
 /// The largest number of arguments that an operator may have.
@@ -56,31 +56,6 @@ pub trait Call: Send + Sync {
     ) -> Result<()>;
 }
 
-/// Arguments in the contract's order, which is the order in which they are asked for.
-struct InOrder<'a, T> {
-    items: std::slice::Iter<'a, Option<T>>,
-}
-
-impl<'a, T: Copy> InOrder<'a, T> {
-    fn new(items: &'a [Option<T>]) -> Self {
-        InOrder { items: items.iter() }
-    }
-
-    fn next(&mut self) -> Option<T> {
-        self.items.next().copied().flatten()
-    }
-}
-
-impl<T: Copy> Source<T, T> for InOrder<'_, T> {
-    fn input(&mut self, _argument: &'static Argument) -> Option<T> {
-        self.next()
-    }
-
-    fn output(&mut self, _argument: &'static Argument) -> Option<T> {
-        self.next()
-    }
-}
-
 impl<O: Portable> Create for O {
     fn name(&self) -> &'static str {
         O::NAME
@@ -100,7 +75,7 @@ impl<O: Portable> Create for O {
     }
 
     fn create(&self, handle: &Handle, descs: &[Option<TensorDesc>]) -> Result<Box<dyn Call>> {
-        let tensors = O::tensors_from(&mut InOrder::new(descs))?;
+        let tensors = O::tensors_from(&mut InOrder::new(|at| descs[at]))?;
         Ok(Box::new(handle.create(self, &tensors)?))
     }
 }
@@ -120,7 +95,7 @@ impl<O: Portable> Call for Descriptor<O> {
         addresses: &[Option<Address>],
         stream: Stream<'_>,
     ) -> Result<()> {
-        let addresses = <O as Signature>::addresses_from(&mut InOrder::new(addresses))?;
+        let addresses = <O as Signature>::addresses_from(&mut InOrder::new(|at| addresses[at]))?;
         // SAFETY: the caller promised what `call_at` needs.
         unsafe { self.call_at(workspace, addresses, stream) }
     }

@@ -269,8 +269,10 @@ fn element(dtype: DataType) -> Result<DType, Refused> {
 pub fn describe(dtype: DType, shape: &[i64], strides: &[i64]) -> Result<TensorDesc, Refused> {
     let mut extents = [0; MAX_DIMENSIONS];
     let mut steps = [1; MAX_DIMENSIONS];
-    if shape.len() > extents.len() {
-        return Err(Refused::Shape(format!("of {} dimensions", shape.len())));
+    let rank = shape.len();
+    let too_many = || Refused::Shape(format!("of {rank} dimensions"));
+    if rank > extents.len() {
+        return Err(too_many());
     }
     let empty = shape.contains(&0);
     let mut packed: i64 = 1;
@@ -283,13 +285,5 @@ pub fn describe(dtype: DType, shape: &[i64], strides: &[i64]) -> Result<TensorDe
         }
         packed = packed.saturating_mul(shape[i].max(1));
     }
-    let [a, b, c, d] = extents;
-    let [e, f, g, h] = steps;
-    Ok(match shape.len() {
-        0 => TensorDesc::with_strides(dtype, [], []),
-        1 => TensorDesc::with_strides(dtype, [a], [e]),
-        2 => TensorDesc::with_strides(dtype, [a, b], [e, f]),
-        3 => TensorDesc::with_strides(dtype, [a, b, c], [e, f, g]),
-        _ => TensorDesc::with_strides(dtype, [a, b, c, d], [e, f, g, h]),
-    })
+    TensorDesc::from_parts(dtype, &extents[..rank], &steps[..rank]).ok_or_else(too_many)
 }

@@ -32,7 +32,7 @@ mod shape;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use spec::options::{DefaultValue, Kind, OptionInfo};
-use spec::{Argument, Device, DtypeRule, Role};
+use spec::{Argument, Device, Role};
 
 use crate::operator::Operator;
 use crate::plan::Plan;
@@ -59,10 +59,7 @@ fn operators(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
                 Role::InPlace => "inout",
             };
             let dtypes = PyTuple::new(py, argument.dtypes.iter().map(|dtype| dtype.name()))?;
-            let like = match argument.dtype_rule {
-                DtypeRule::As(name) | DtypeRule::From(name) => Some(name),
-                DtypeRule::Any => None,
-            };
+            let like = argument.dtype_rule.argument();
             let Argument { name, optional, shape, doc, .. } = *argument;
             let all = shape::alternatives(py, shapes, alternatives)?;
             Ok((name, role, optional, dtypes, like, shape, all, doc))

@@ -143,10 +143,11 @@ impl Operator {
         }
         let arguments = self.contract.arguments();
         // After the options come the extents; None stands for one that the call does not say.
-        let said = self.options.bind(py).iter().rev();
-        let said = self.contract.extents().iter().rev().zip(said);
-        let extents = said.filter_map(|(&name, value)| Some((name, value.extract().ok()?)));
-        let extents: Vec<(&str, usize)> = extents.collect();
+        let (names, values) = (self.contract.extents(), self.options.bind(py));
+        let said = values.iter().skip(values.len() - names.len());
+        let extents = names.iter().zip(said);
+        let extents: Vec<(&str, usize)> =
+            extents.filter_map(|(&name, value)| Some((name, value.extract().ok()?))).collect();
         let made = self.contract.operator().outputs(&key.inputs[..arguments.len()], &extents);
         for (i, argument) in arguments.iter().enumerate() {
             if key.outputs[i] != Some(Wanted::New) {
@@ -224,8 +225,9 @@ impl Operator {
         result: Py<PyAny>,
     ) -> PyResult<Self> {
         let mut listed = spec::ops::ALL.iter().zip(MAKERS);
-        let make =
-            listed.find(|(listed, _)| listed.name == name && listed.options.len() <= options.len());
+        let make = listed.find(|(listed, _)| {
+            listed.name == name && listed.options.len() + listed.extents().len() == options.len()
+        });
         let (listed, make) = make.ok_or_else(|| error::internal(py, "no such operator"))?;
         // After the options come extents, which only the shapes of outputs need.
         let values: Vec<_> = options.iter().take(listed.options.len()).collect();

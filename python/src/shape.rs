@@ -43,9 +43,9 @@ pub fn alternatives<'py>(
 /// without which this holds, or None.
 pub fn definitions<'py>(py: Python<'py>, shapes: &Shapes) -> PyResult<Bound<'py, PyDict>> {
     let all = PyDict::new(py);
-    for (_, rule, value) in shapes.rules() {
-        if let Some(value) = value {
-            all.set_item(rule.name, (size(py, shapes, value)?, rule.without))?;
+    for known in shapes.rules() {
+        if let Some(value) = &known.value {
+            all.set_item(known.rule.name, (size(py, shapes, value)?, known.rule.without))?;
         }
     }
     Ok(all)

@@ -4,8 +4,8 @@ use std::any::Any;
 use std::ffi::{c_char, c_void};
 
 use spec::{
-    Address, Argument, DType, Descriptor, Device, Handle, Portable, Result, Source, Status, Stream,
-    TensorDesc, View, ViewMut,
+    Address, Argument, DType, Descriptor, Device, Handle, InOrder, Portable, Result, Source,
+    Status, Stream, TensorDesc, View, ViewMut,
 };
 
 use crate::device::spec_handle;
@@ -13,7 +13,7 @@ use crate::memory::spec_memory;
 use crate::opaque::{Slot, get, give, opaque, take};
 use crate::status::{copy_words, guard, out_pointer, refuse, spec_status};
 use crate::structs::{self, Fields, Layout, spec_struct};
-use crate::tensor::{InOrder, describe, spec_tensor};
+use crate::tensor::{describe, spec_tensor};
 
 /// An operator that was created for its tensors on a device. `spec_<operator>_create` makes a
 /// descriptor, `spec_destroy` destroys it. A descriptor never changes: threads may share it, each

@@ -1,6 +1,6 @@
 //! Descriptors of tensors in C.
 
-use spec::{Argument, DType, Error, Result, Source, Status, TensorDesc};
+use spec::{Argument, DType, Error, Result, Status, TensorDesc};
 
 use crate::structs::{Fields, Layout};
 
@@ -93,7 +93,7 @@ impl spec_tensor {
             *to = extent;
         }
         if self.strides[..rank].iter().all(|&stride| stride == 0) {
-            return Ok(Some(packed(dtype, &shape[..rank])));
+            return Ok(TensorDesc::from_shape(dtype, &shape[..rank]));
         }
         let mut strides = [0isize; 4];
         for (to, &from) in strides.iter_mut().zip(&self.strides[..rank]) {
@@ -103,24 +103,7 @@ impl spec_tensor {
             };
             *to = stride;
         }
-        let [a, b, c, d] = shape;
-        let [s, t, u, v] = strides;
-        Ok(Some(match rank {
-            1 => TensorDesc::with_strides(dtype, [a], [s]),
-            2 => TensorDesc::with_strides(dtype, [a, b], [s, t]),
-            3 => TensorDesc::with_strides(dtype, [a, b, c], [s, t, u]),
-            _ => TensorDesc::with_strides(dtype, [a, b, c, d], [s, t, u, v]),
-        }))
-    }
-}
-
-fn packed(dtype: DType, shape: &[usize]) -> TensorDesc {
-    match *shape {
-        [a] => TensorDesc::new(dtype, [a]),
-        [a, b] => TensorDesc::new(dtype, [a, b]),
-        [a, b, c] => TensorDesc::new(dtype, [a, b, c]),
-        [a, b, c, d] => TensorDesc::new(dtype, [a, b, c, d]),
-        _ => TensorDesc::new(dtype, []),
+        Ok(TensorDesc::from_parts(dtype, &shape[..rank], &strides[..rank]))
     }
 }
 
@@ -136,37 +119,4 @@ pub(crate) fn describe(
         None => Ok(None),
     };
     arguments.iter().enumerate().map(describe).collect()
-}
-
-/// A source that numbers the arguments as they are asked for, which is in the order of the
-/// contract's list, and gets each argument from a function of its number.
-pub(crate) struct InOrder<F> {
-    next: usize,
-    of: F,
-}
-
-impl<F> InOrder<F> {
-    #[inline]
-    pub(crate) fn new(of: F) -> Self {
-        InOrder { next: 0, of }
-    }
-
-    #[inline]
-    fn next(&mut self) -> usize {
-        self.next += 1;
-        self.next - 1
-    }
-}
-
-impl<T, F: FnMut(usize) -> Option<T>> Source<T, T> for InOrder<F> {
-    #[inline]
-    fn input(&mut self, _argument: &'static Argument) -> Option<T> {
-        let at = self.next();
-        (self.of)(at)
-    }
-
-    #[inline]
-    fn output(&mut self, argument: &'static Argument) -> Option<T> {
-        self.input(argument)
-    }
 }

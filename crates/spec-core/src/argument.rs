@@ -24,6 +24,16 @@ pub enum DtypeRule {
     From(&'static str),
 }
 
+impl DtypeRule {
+    /// The argument whose element type decides.
+    pub fn argument(self) -> Option<&'static str> {
+        match self {
+            DtypeRule::Any => None,
+            DtypeRule::As(name) | DtypeRule::From(name) => Some(name),
+        }
+    }
+}
+
 /// An argument of an operator, as its contract declares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Argument {
@@ -51,6 +61,11 @@ impl Argument {
     }
 }
 
+/// The place of the argument `name` in a list.
+pub(crate) fn place(arguments: &[Argument], name: &str) -> Option<usize> {
+    arguments.iter().position(|argument| argument.name == name)
+}
+
 /// A store of arguments that are taken one at a time by name: values of type `I` for arguments
 /// that are read, `O` for arguments that are written.
 pub trait Source<I, O> {
@@ -59,6 +74,36 @@ pub trait Source<I, O> {
 
     /// The value of an argument that is written; `None` where it is absent.
     fn output(&mut self, argument: &'static Argument) -> Option<O>;
+}
+
+/// A source that numbers the arguments as they are asked for, which is in the order of
+/// [`Signature::ARGUMENTS`](crate::Signature::ARGUMENTS), and gets each argument from a function of
+/// its number.
+#[derive(Debug)]
+pub struct InOrder<F> {
+    next: usize,
+    of: F,
+}
+
+impl<F> InOrder<F> {
+    /// The arguments `of(0)`, `of(1)` and so on; `None` for an argument that is absent.
+    #[inline]
+    pub fn new(of: F) -> Self {
+        InOrder { next: 0, of }
+    }
+}
+
+impl<T, F: FnMut(usize) -> Option<T>> Source<T, T> for InOrder<F> {
+    #[inline]
+    fn input(&mut self, _argument: &'static Argument) -> Option<T> {
+        self.next += 1;
+        (self.of)(self.next - 1)
+    }
+
+    #[inline]
+    fn output(&mut self, argument: &'static Argument) -> Option<T> {
+        self.input(argument)
+    }
 }
 
 /// A device or host address that another framework holds.

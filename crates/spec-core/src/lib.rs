@@ -92,7 +92,7 @@ pub mod stream;
 mod tensor;
 pub mod timing;
 
-pub use argument::{Address, Argument, DtypeRule, Role, Source};
+pub use argument::{Address, Argument, DtypeRule, InOrder, Role, Source};
 pub use backend::{Backend, Descriptor, Kernel, Operator, Supports};
 pub use buffer::Buffer;
 pub use check::{Matrix, Site, Vector};

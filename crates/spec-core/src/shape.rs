@@ -5,7 +5,7 @@
 //! argument with that name has. From this come the checks of every descriptor, the shapes of outputs
 //! in Rust ([`outputs`](crate::sizes::outputs)) and in other languages, and bad calls for tests.
 
-use crate::argument::Argument;
+use crate::argument::{self, Argument};
 
 /// The largest number of names that the shapes of an operator may have.
 pub(crate) const MAX_NAMES: usize = 32;
@@ -60,7 +60,20 @@ pub struct Rule {
 pub struct Shapes {
     pub(crate) names: Vec<&'static str>,
     pub(crate) arguments: Vec<Alternatives>,
-    pub(crate) rules: Vec<(usize, Rule, Option<Size>)>,
+    pub(crate) rules: Vec<SizeRule>,
+}
+
+/// A [`Rule`] whose names were looked up.
+#[derive(Debug)]
+pub struct SizeRule {
+    /// The rule as the declaration has it.
+    pub rule: Rule,
+    /// The place of the size's name in [`Shapes::names`].
+    pub place: usize,
+    /// [`Rule::value`], parsed.
+    pub value: Option<Size>,
+    /// The place of the argument [`Rule::without`] in the contract's list.
+    pub without: Option<usize>,
 }
 
 /// Splits a declaration's text into names, numbers and signs.
@@ -197,7 +210,7 @@ impl Shapes {
     /// the first use of the operator finds.
     pub(crate) fn parse(arguments: &[Argument], rules: &[Rule]) -> Self {
         let mut names = Vec::new();
-        let arguments = arguments
+        let shapes = arguments
             .iter()
             .map(|argument| Words { rest: argument.shape, names: &mut names }.alternatives())
             .collect();
@@ -205,12 +218,15 @@ impl Shapes {
             .iter()
             .map(|rule| {
                 let place = Words { rest: "", names: &mut names }.name(rule.name);
-                let parse = |rest| Words { rest, names: &mut names }.sum();
-                (place, *rule, rule.value.map(parse))
+                let value = rule.value.map(|rest| Words { rest, names: &mut names }.sum());
+                let without = rule.without.map(|name| {
+                    argument::place(arguments, name).unwrap_or_else(|| panic!("no `{name}`"))
+                });
+                SizeRule { rule: *rule, place, value, without }
             })
             .collect();
         assert!(names.len() <= MAX_NAMES, "{} names in shapes", names.len());
-        Shapes { names, arguments, rules }
+        Shapes { names, arguments: shapes, rules }
     }
 
     /// The names in the shapes.
@@ -223,10 +239,9 @@ impl Shapes {
         &self.arguments
     }
 
-    /// What the declaration says of sizes: the place of each in [`names`](Self::names), and the
-    /// parsed [`value`](Rule::value).
-    pub fn rules(&self) -> impl Iterator<Item = (usize, &Rule, Option<&Size>)> {
-        self.rules.iter().map(|(place, rule, value)| (*place, rule, value.as_ref()))
+    /// What the declaration says of sizes.
+    pub fn rules(&self) -> &[SizeRule] {
+        &self.rules
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::fmt;
 
-use crate::argument::{Argument, DtypeRule, Role};
+use crate::argument::{self, Argument, Role};
 use crate::check::Checker;
 use crate::options::Value;
-use crate::shape::{MAX_NAMES, Operation, Rule, Shapes, Size};
+use crate::shape::{MAX_NAMES, Operation, Rule, Shapes, Size, SizeRule};
 use crate::signature::Signature;
+use crate::tensor::MAX_RANK;
 use crate::{Error, Result, Status, TensorDesc};
 
 /// The values of the names in an operator's shapes, as options and arguments give them.
@@ -16,9 +17,8 @@ pub struct Sizes {
     values: [Option<usize>; MAX_NAMES],
     /// The argument that gave the value; `None` for an option.
     from: [Option<&'static str>; MAX_NAMES],
-    /// A bit for each argument that is given.
+    /// Bit n is set if argument n of the contract's list is given.
     given: u64,
-    arguments: &'static [Argument],
 }
 
 /// A shape whose unknown sizes are said by name.
@@ -39,16 +39,12 @@ impl fmt::Display for Said<'_> {
 }
 
 impl Sizes {
-    /// The sizes that the options alone give. `given` says whether an argument is given, by its place.
+    /// The sizes that are options. Bit n of `given` is set if argument n of the contract's list is
+    /// given.
     fn of_options<O: Signature>(operator: &O, given: u64) -> Self {
         let shapes = O::shapes();
-        let mut sizes = Sizes {
-            shapes,
-            values: [None; MAX_NAMES],
-            from: [None; MAX_NAMES],
-            given,
-            arguments: O::ARGUMENTS,
-        };
+        let (values, from) = ([None; MAX_NAMES], [None; MAX_NAMES]);
+        let mut sizes = Sizes { shapes, values, from, given };
         for (place, name) in shapes.names.iter().enumerate() {
             if O::OPTIONS.iter().any(|option| option.name == *name)
                 && let Ok(Value::Size(value)) = operator.option(name)
@@ -69,21 +65,16 @@ impl Sizes {
         value.unwrap_or_else(|| panic!("no argument has given `{name}` a value"))
     }
 
-    /// Whether the value of a rule holds in this call.
-    fn holds(&self, rule: &Rule) -> bool {
-        let is_given = |name| {
-            let at = self.arguments.iter().position(|argument| argument.name == name);
-            at.is_some_and(|at| self.given >> at & 1 != 0)
-        };
-        !rule.without.is_some_and(is_given)
+    /// The value by which a rule defines its size in this call, if the rule does.
+    fn defined(&self, rule: &'static SizeRule) -> Option<&'static Size> {
+        let is_given = rule.without.is_some_and(|at| self.given >> at & 1 != 0);
+        rule.value.as_ref().filter(|_| !is_given)
     }
 
-    /// The rule by which a name has a value that no argument has given, with the value's expression.
+    /// The rule by which a name has a value that no argument has given, and this value.
     fn definition(&self, place: usize) -> Option<(&'static Rule, &'static Size)> {
-        let mut rules = self.shapes.rules.iter().filter(|(of, ..)| *of == place);
-        rules.find_map(|(_, rule, value)| {
-            value.as_ref().filter(|_| self.holds(rule)).map(|value| (rule, value))
-        })
+        let mut rules = self.shapes.rules.iter().filter(|rule| rule.place == place);
+        rules.find_map(|rule| self.defined(rule).map(|value| (&rule.rule, value)))
     }
 
     /// A size; `None` for one with a name that has no value yet, and where a number overflows.
@@ -108,9 +99,10 @@ impl Sizes {
 
     /// The name and its value with which `size` is `extent`, where all else in `size` is known.
     fn solve(&self, size: &Size, extent: usize) -> Option<(usize, usize)> {
-        let Size::Binary(operation, sides) = size else {
-            let Size::Name(place) = size else { return None };
-            return Some((*place, extent));
+        let (operation, sides) = match size {
+            Size::Name(place) if self.value(size).is_none() => return Some((*place, extent)),
+            Size::Binary(operation, sides) => (operation, sides),
+            _ => return None,
         };
         let (unknown, known) = match (self.value(&sides[0]), self.value(&sides[1])) {
             (None, Some(known)) => (&sides[0], known),
@@ -125,52 +117,45 @@ impl Sizes {
         self.solve(unknown, inverse)
     }
 
-    /// Takes an argument's sizes from its shape. False if the shape is another.
+    /// Takes an argument's sizes from its shape. False, and no size is taken, if the shape is another.
     fn take(&mut self, shape: &[Size], extents: &[usize], argument: &'static str) -> bool {
-        let before = *self;
-        let fits = shape.len() == extents.len()
-            && shape.iter().zip(extents).all(|(size, &extent)| match self.value(size) {
-                Some(value) => value == extent,
-                None => match self.solve(size, extent) {
-                    Some((place, value)) => {
-                        self.values[place] = Some(value);
-                        self.from[place] = Some(argument);
-                        true
-                    }
-                    None => false,
-                },
-            });
-        if !fits {
-            *self = before;
+        if shape.len() != extents.len() {
+            return false;
         }
-        fits
+        let mut taken = [None; MAX_RANK];
+        for ((size, &extent), taken) in shape.iter().zip(extents).zip(&mut taken) {
+            if self.value(size).is_some_and(|value| value == extent) {
+                continue;
+            }
+            // A size that is known has no unknown name to solve for.
+            let Some(found) = self.solve(size, extent) else { return false };
+            *taken = Some(found);
+        }
+        for (place, value) in taken.into_iter().flatten() {
+            self.values[place] = Some(value);
+            self.from[place] = Some(argument);
+        }
+        true
     }
 
     /// Where the sizes of a shape come from, as in: with rows of `logits`.
     fn origins(&self, shape: &[Size], argument: &str) -> String {
         let mut words = String::new();
-        let mut said = Vec::new();
-        let mut say = |place: usize| {
-            let name = self.shapes.names[place];
-            if said.contains(&place) {
-                return false;
+        let places: Vec<usize> = shape.iter().flat_map(Size::names).collect();
+        for (at, &place) in places.iter().enumerate() {
+            if places[..at].contains(&place) {
+                continue;
             }
-            said.push(place);
+            let name = self.shapes.names[place];
             if let Some(from) = self.from[place].filter(|from| *from != argument) {
                 words += &format!(", with {name} of `{from}`");
-            } else if let Some((rule, _)) =
-                self.definition(place).filter(|_| self.values[place].is_none())
-            {
+            } else if let (None, Some((rule, _))) = (self.values[place], self.definition(place)) {
                 words += &format!(", with {name} = {}", rule.value.unwrap_or_default());
                 if let Some(without) = rule.without {
                     words += &format!(", as `{without}` is absent");
                 }
             }
-            false
-        };
-        shape.iter().for_each(|size| {
-            size.has(&mut say);
-        });
+        }
         words
     }
 }
@@ -210,11 +195,8 @@ impl Checker {
         descs: &[Option<TensorDesc>],
     ) -> Result<()> {
         self.dtype(argument, desc)?;
-        let (DtypeRule::As(name) | DtypeRule::From(name)) = argument.dtype_rule else {
-            return Ok(());
-        };
-        let at = arguments.iter().position(|other| other.name == name);
-        match at.and_then(|at| descs[at]) {
+        let Some(name) = argument.dtype_rule.argument() else { return Ok(()) };
+        match argument::place(arguments, name).and_then(|at| descs[at]) {
             Some(other) => self.follows(argument, desc, name, other.dtype()),
             None => Ok(()),
         }
@@ -233,20 +215,21 @@ impl Checker {
         let Some(shape) = took else {
             return Err(self.other_shape(sizes, shapes, argument, desc));
         };
-        for (place, rule, value) in &sizes.shapes.rules {
+        for rule in &sizes.shapes.rules {
+            let SizeRule { rule: Rule { min, max, .. }, place, value, .. } = rule;
             let is_new = match value {
                 None => shape.iter().any(|size| size.has(&mut |name| name == *place)),
                 // A size that is defined, as soon as all sizes in its definition are known.
                 Some(value) => {
-                    rule.max < usize::MAX
-                        && sizes.holds(rule)
+                    *max < usize::MAX
+                        && sizes.defined(rule).is_some()
                         && !value.has(&mut |name| sizes.values[name].is_none())
                         && value.has(&mut |name| known[name].is_none())
                 }
             };
             let value = sizes.value(&Size::Name(*place));
-            if is_new && !value.is_some_and(|value| (rule.min..=rule.max).contains(&value)) {
-                return Err(self.out_of_range(rule, argument, desc));
+            if is_new && !value.is_some_and(|value| (*min..=*max).contains(&value)) {
+                return Err(self.out_of_range(&rule.rule, argument, desc));
             }
         }
         Ok(())
@@ -293,8 +276,9 @@ impl Checker {
     }
 }
 
-/// Descriptors of outputs that a caller has not made yet: packed, of the first element type that
-/// fits, in the first shape whose sizes are known.
+/// Descriptors of outputs that a caller has not made yet: packed, of the element type that follows
+/// from another argument, or else of the first type that the output may have. Of several shapes that
+/// an output may have, the descriptor has the one with a size in `extents`, or else the first.
 ///
 /// `given` are the descriptors of the other arguments, in the order of the contract's list. `extents`
 /// are sizes that only outputs have, by name. `None` stands for what is given, for what
@@ -322,25 +306,17 @@ pub fn outputs<O: Signature>(
         if given.get(at).is_some_and(Option::is_some) || argument.role != Role::Output {
             continue;
         }
-        let like = match argument.dtype_rule {
-            DtypeRule::As(name) | DtypeRule::From(name) => {
-                let other = O::ARGUMENTS.iter().position(|other| other.name == name);
-                other.and_then(|other| given[other])
-            }
-            DtypeRule::Any => None,
-        };
+        let like = argument.dtype_rule.argument();
+        let like = like.and_then(|name| given[argument::place(O::ARGUMENTS, name)?]);
         let dtype = like.map_or(argument.dtypes[0], |desc| desc.dtype());
-        let is_said = |place| extents.iter().any(|(name, _)| *name == shapes.names[place]);
-        let has_extent = |shape: &&Vec<Size>| shape.iter().any(|size| size.has(&mut { is_said }));
+        let is_said = |place: &usize| extents.iter().any(|(name, _)| *name == shapes.names[*place]);
+        let has_extent =
+            |shape: &&Vec<Size>| shape.iter().any(|size| size.names().iter().any(is_said));
         let alternatives = &shapes.arguments[at];
         let shape = alternatives.iter().find(has_extent).or(alternatives.first());
         let extents: Option<Vec<usize>> =
             shape.and_then(|shape| shape.iter().map(|size| sizes.value(size)).collect());
-        made[at] = match extents.as_deref() {
-            Some(&[len]) => Some(TensorDesc::new(dtype, [len])),
-            Some(&[rows, cols]) => Some(TensorDesc::new(dtype, [rows, cols])),
-            _ => None,
-        };
+        made[at] = extents.and_then(|extents| TensorDesc::from_shape(dtype, &extents));
     }
     made
 }

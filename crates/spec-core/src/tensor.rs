@@ -54,13 +54,7 @@ impl TensorDesc {
     where
         [usize; R]: Shape,
     {
-        let mut strides = [0; R];
-        let mut step: usize = 1;
-        for i in (0..R).rev() {
-            strides[i] = isize::try_from(step).unwrap_or(isize::MAX);
-            step = step.saturating_mul(shape[i].max(1));
-        }
-        Self::with_strides(dtype, shape, strides)
+        Self::packed(dtype, &shape)
     }
 
     /// A tensor with the given strides, in elements.
@@ -72,9 +66,38 @@ impl TensorDesc {
     where
         [usize; R]: Shape,
     {
-        let mut desc = TensorDesc { dtype, rank: R, shape: [1; MAX_RANK], strides: [1; MAX_RANK] };
-        desc.shape[..R].copy_from_slice(&shape);
-        desc.strides[..R].copy_from_slice(&strides);
+        Self::filled(dtype, &shape, &strides)
+    }
+
+    /// As [`new`](Self::new), with a rank that is known at run time; `None` above [`MAX_RANK`].
+    pub fn from_shape(dtype: DType, shape: &[usize]) -> Option<Self> {
+        (shape.len() <= MAX_RANK).then(|| Self::packed(dtype, shape))
+    }
+
+    /// As [`with_strides`](Self::with_strides), with a rank that is known at run time; `None` above
+    /// [`MAX_RANK`], and if there are not as many strides as dimensions.
+    pub fn from_parts(dtype: DType, shape: &[usize], strides: &[isize]) -> Option<Self> {
+        let is_good = shape.len() <= MAX_RANK && strides.len() == shape.len();
+        is_good.then(|| Self::filled(dtype, shape, strides))
+    }
+
+    /// A packed tensor of at most [`MAX_RANK`] dimensions.
+    fn packed(dtype: DType, shape: &[usize]) -> Self {
+        let mut strides = [0; MAX_RANK];
+        let mut step: usize = 1;
+        for (stride, &extent) in strides[..shape.len()].iter_mut().zip(shape).rev() {
+            *stride = isize::try_from(step).unwrap_or(isize::MAX);
+            step = step.saturating_mul(extent.max(1));
+        }
+        Self::filled(dtype, shape, &strides[..shape.len()])
+    }
+
+    /// A tensor of at most [`MAX_RANK`] dimensions, and as many strides.
+    fn filled(dtype: DType, shape: &[usize], strides: &[isize]) -> Self {
+        let rank = shape.len();
+        let mut desc = TensorDesc { dtype, rank, shape: [1; MAX_RANK], strides: [1; MAX_RANK] };
+        desc.shape[..rank].copy_from_slice(shape);
+        desc.strides[..rank].copy_from_slice(strides);
         desc
     }
 

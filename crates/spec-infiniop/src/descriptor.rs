@@ -107,15 +107,8 @@ pub unsafe extern "C" fn infiniopCreateTensorDescriptor(
         }
         // SAFETY: each is null or has `ndim` numbers, by this function's contract.
         let (shape, strides) = unsafe { (numbers(shape, ndim)?, numbers(strides, ndim)?) };
-        let desc_of = match (shape, strides) {
-            (&[a], &[s]) => TensorDesc::with_strides(dtype, [a], [s]),
-            (&[a, b], &[s, t]) => TensorDesc::with_strides(dtype, [a, b], [s, t]),
-            (&[a, b, c], &[s, t, u]) => TensorDesc::with_strides(dtype, [a, b, c], [s, t, u]),
-            (&[a, b, c, d], &[s, t, u, v]) => {
-                TensorDesc::with_strides(dtype, [a, b, c, d], [s, t, u, v])
-            }
-            _ => return Err(Status::BadTensorShape),
-        };
+        let desc_of = TensorDesc::from_parts(dtype, shape, strides);
+        let desc_of = desc_of.ok_or(Status::BadTensorShape)?;
         // SAFETY: the caller promises that `desc` is null or valid for writing.
         unsafe { put(desc, Box::into_raw(Box::new(InfiniopTensorDescriptor(desc_of)))) }
     })

@@ -14,7 +14,7 @@ use candle_core::op::BackpropOp;
 use candle_core::{
     CpuStorage, DType, Device, DeviceLocation, Storage, StorageRef, Tensor, WithDType,
 };
-use spec::{Address, Descriptor, Handle, Operator, Portable, Role, Source, Stream, TensorDesc};
+use spec::{Address, Descriptor, Handle, InOrder, Operator, Portable, Role, Stream, TensorDesc};
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -124,11 +124,8 @@ impl Queue {
     /// # Errors
     /// If there is not enough memory; if no operator takes the element type.
     pub fn zeros(&self, dtype: DType, shape: &[usize]) -> Result<Made> {
-        let desc = match *shape {
-            [len] => TensorDesc::new(element(dtype)?, [len]),
-            [rows, cols] => TensorDesc::new(element(dtype)?, [rows, cols]),
-            _ => return Err(Error::Tensor(format!("rank {}", shape.len()))),
-        };
+        let desc = TensorDesc::from_shape(element(dtype)?, shape);
+        let desc = desc.ok_or_else(|| Error::Tensor(format!("rank {}", shape.len())))?;
         // CUDA cannot allocate 0 bytes.
         let len = desc.span().max(1).into();
         let storage = match &self.device {
@@ -225,11 +222,11 @@ impl Queue {
             arguments[at] = Some(made.into());
         }
         let descs: Vec<_> = arguments.iter().map(|a| a.as_ref().map(Argument::desc)).collect();
-        let tensors = O::tensors_from(&mut InOrder(descs.iter()))?;
+        let tensors = O::tensors_from(&mut InOrder::new(|at| descs[at]))?;
         let ready = self.handle.create(operator, &tensors)?;
         let addresses: Vec<_> =
             arguments.iter_mut().map(|a| a.as_mut().map(Argument::address)).collect();
-        let addresses = O::addresses_from(&mut InOrder(addresses.iter()))?;
+        let addresses = O::addresses_from(&mut InOrder::new(|at| addresses[at]))?;
         // SAFETY: the addresses are those of the tensors described above, held or made in this queue.
         unsafe { self.run(&ready, addresses)? };
         let mut tensors = Vec::with_capacity(N);
@@ -368,19 +365,6 @@ impl<'t> From<Held<'t>> for Argument<'t> {
 impl From<Made> for Argument<'_> {
     fn from(made: Made) -> Self {
         Argument::Made(made)
-    }
-}
-
-/// Arguments in the order of the contract, which is the order in which they are asked for.
-struct InOrder<'a, T>(std::slice::Iter<'a, Option<T>>);
-
-impl<T: Copy> Source<T, T> for InOrder<'_, T> {
-    fn input(&mut self, _: &'static spec::Argument) -> Option<T> {
-        self.0.next().copied().flatten()
-    }
-
-    fn output(&mut self, argument: &'static spec::Argument) -> Option<T> {
-        self.input(argument)
     }
 }
 

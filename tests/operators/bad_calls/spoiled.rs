@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use spec::shape::{Alternatives, Size};
-use spec::{Argument, DType, Operator, Role, Source, Status, TensorDesc, for_each_operator};
+use spec::{DType, InOrder, Operator, Role, Status, TensorDesc, for_each_operator};
 use spec_conformance::{Case, Layout, Rng, Subject};
 
 /// Random calls of each operator. So many reach every optional argument.
@@ -12,20 +12,6 @@ const CASES: u64 = 300;
 
 /// Element types, of which every argument refuses one.
 const DTYPES: [DType; 3] = [DType::F32, DType::I64, DType::Bool];
-
-/// Descriptors in the order of the contract's arguments.
-struct Descs<'d>(&'static [Argument], &'d [Option<TensorDesc>]);
-
-impl Source<TensorDesc, TensorDesc> for Descs<'_> {
-    fn input(&mut self, argument: &'static Argument) -> Option<TensorDesc> {
-        let at = self.0.iter().position(|other| other.name == argument.name)?;
-        self.1[at]
-    }
-
-    fn output(&mut self, argument: &'static Argument) -> Option<TensorDesc> {
-        self.input(argument)
-    }
-}
 
 /// The error of a call with `spoiled` in the place of an argument's descriptor.
 fn error<O: Operator>(
@@ -36,20 +22,11 @@ fn error<O: Operator>(
 ) -> Option<(Status, String)> {
     let mut descs = descs.to_vec();
     descs[at] = Some(spoiled);
-    let tensors = O::tensors_from(&mut Descs(O::ARGUMENTS, &descs)).unwrap();
+    let tensors = O::tensors_from(&mut InOrder::new(|at| descs[at])).unwrap();
     let error = operator.plan(&tensors).err()?;
     let text = error.to_string();
     assert!(text.contains("expected"), "`{text}` does not say what was expected");
     Some((error.status(), text))
-}
-
-fn shaped(dtype: DType, shape: &[usize]) -> TensorDesc {
-    match *shape {
-        [a] => TensorDesc::new(dtype, [a]),
-        [a, b] => TensorDesc::new(dtype, [a, b]),
-        [a, b, c] => TensorDesc::new(dtype, [a, b, c]),
-        _ => unreachable!("no argument has such a rank"),
-    }
 }
 
 /// Whether any size will do: each name in the size stands in the shape of no other argument.
@@ -84,15 +61,18 @@ fn spoil<O: Subject>() {
             };
             let shape = desc.shape().to_vec();
             let other = DTYPES.iter().find(|dtype| !argument.dtypes.contains(dtype));
-            refused(shaped(*other.unwrap(), &shape), Status::BadTensorDtype);
+            refused(
+                TensorDesc::from_shape(*other.unwrap(), &shape).unwrap(),
+                Status::BadTensorDtype,
+            );
             let more: Vec<usize> = shape.iter().copied().chain([1, 1]).take(3).collect();
-            refused(shaped(desc.dtype(), &more), Status::BadTensorShape);
+            refused(TensorDesc::from_shape(desc.dtype(), &more).unwrap(), Status::BadTensorShape);
             let form =
                 shapes.arguments()[at].iter().find(|form| form.len() == shape.len()).unwrap();
             for (place, size) in form.iter().enumerate() {
                 let mut longer = shape.clone();
                 longer[place] += 1;
-                let spoiled = shaped(desc.dtype(), &longer);
+                let spoiled = TensorDesc::from_shape(desc.dtype(), &longer).unwrap();
                 match error(&case.operator, &good, at, spoiled) {
                     // The first argument with a size says how large it is: another one differs then.
                     Some((found, text)) => {

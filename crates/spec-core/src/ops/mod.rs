@@ -83,7 +83,7 @@ impl Description {
         let is_extent = |place: usize| {
             let name = shapes.names()[place];
             !self.options.iter().any(|option| option.name == name)
-                && !shapes.rules().any(|(of, _, value)| of == place && value.is_some())
+                && !shapes.rules().iter().any(|rule| rule.place == place && rule.value.is_some())
                 && !inputs()
                     .any(|(all, _)| all.iter().flatten().any(|size| size.names().contains(&place)))
         };
