@@ -403,14 +403,17 @@ def grouped_topk(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As `vllm._custom_ops.grouped_topk`: weights of f32 and experts of i32, ``[tokens, topk]``.
 
-    `scores` are logits where `scoring_func` is 1 (sigmoid), else scores from 0 to 1.
+    `scores` are logits where `scoring_func` is 1 (sigmoid), else scores of any other function. Such
+    scores reach the weights as they are: experts are chosen by score + bias, and no score passes
+    through an exponential.
     """
-    # The sigmoid of the logit of a score is the score.
-    x = scores if scoring_func == 1 else scores.float().logit()
+    is_score = scoring_func != 1
     weights, indices, _ = functions.topk_router(
-        x,
+        scores,
         topk=topk,
         scoring="sigmoid",
+        # The choice is x + bias, whatever the scores are.
+        select="logit" if is_score else "score",
         groups=max(num_expert_group, 1),
         topk_groups=max(topk_group, 1),
         masked="excluded",
@@ -418,6 +421,11 @@ def grouped_topk(
         scale=routed_scaling_factor,
         bias=bias,
     )
+    if is_score:
+        weights = scores.float().gather(1, indices.long())
+        if renormalize:
+            weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
+        weights = weights * routed_scaling_factor
     return weights, indices
 
 

@@ -72,6 +72,9 @@ def test_fused_gates(on_output, shared):
         weights, ids = vllm.grouped_topk(scores, 8, 4, 8, True, 2.5, bias, function)
         assert torch.equal(ids.long(), best) and ids.dtype == torch.int32
         torch.testing.assert_close(weights, right, atol=2e-5, rtol=0)
+    scores = logits.softmax(-1)
+    weights, ids = vllm.grouped_topk(scores, 8, 4, 8, False, 1.0, bias, 0)
+    assert torch.equal(weights, scores.gather(1, ids.long()))
 
 
 def test_sglangs_sampler_in_torch():
