@@ -22,6 +22,10 @@
 //        numbers of their windows             | 0   1 |   | 2     |
 //
 // 5. `list`        a workgroup a request and tile: writes where the numbered windows end.
+//
+//    `look`        passes 1 to 5 in one dispatch, a workgroup a request, where the texts have so few
+//                  tiles that a workgroup reads all of them sooner than five dispatches start.
+//
 // 6. `grow`        a workgroup a request: grows the tree from the windows alone, the best node first.
 //                  Several dispatches grow some nodes each where one would make too many turns.
 // 7. `finish`      a thread a request and node: writes the drafts and what belongs to them.
@@ -37,15 +41,15 @@ override DRAFT_WORDS: u32 = 1u;
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> work: array<atomic<u32>>;
-// prepare, scan_own, scan_corpus, list, grow
+// prepare, look, scan_own, scan_corpus, list, grow
 @group(0) @binding(2) var<storage, read> tokens: array<u32>;
-// scan_corpus, list, grow
+// look, scan_corpus, list, grow
 @group(0) @binding(3) var<storage, read> corpus: array<u32>;
-// prepare
-@group(0) @binding(3) var<storage, read> lengths: array<u32>;
-@group(0) @binding(4) var<storage, read> corpus_length: array<u32>;
-@group(0) @binding(5) var<storage, read> requests: array<u32>;
-@group(0) @binding(6) var<storage, read> max_drafts: array<i32>;
+// prepare, look
+@group(0) @binding(4) var<storage, read> lengths: array<u32>;
+@group(0) @binding(5) var<storage, read> corpus_length: array<u32>;
+@group(0) @binding(6) var<storage, read> requests: array<u32>;
+@group(0) @binding(7) var<storage, read> max_drafts: array<i32>;
 // finish
 @group(0) @binding(2) var<storage, read_write> drafts: array<u32>;
 @group(0) @binding(3) var<storage, read_write> counts: array<u32>;
@@ -66,6 +70,9 @@ const REQUESTS = 64u;
 // The most windows of a request, and those that a thread has.
 const MAX_WINDOWS = 1024u;
 const OWN_WINDOWS = MAX_WINDOWS / THREADS;
+// Offers that a thread has: an offer that never becomes one of up to 64 nodes has windows that no
+// other such offer has.
+const OWN_OFFERS = (MAX_WINDOWS + 64u + THREADS - 1u) / THREADS;
 
 // Arguments that are there: `params.has`.
 const HAS_CORPUS_LENGTH = 1u;
@@ -162,19 +169,46 @@ fn nodes_at() -> u32 {
 
 // ---- texts ----------------------------------------------------------------------
 
+// What a thread knows of the request that it serves. A thread reads these words of the state once:
+// a load of an atomic word costs as long as a miss of the nearest cache, each time.
+struct Request {
+    // Where the text begins, in tokens of the binding.
+    text: u32,
+    length: u32,
+    corpus: u32,
+    // How many tokens a match can have.
+    pattern: u32,
+    last: vec2<u32>,
+}
+
+fn request_of(row: u32) -> Request {
+    return Request(
+        text_of(load(row, SLOT)),
+        load(row, LENGTH),
+        load(row, CORPUS),
+        load(row, PATTERN),
+        vec2(load(row, LAST_LOW), load(row, LAST_HIGH)),
+    );
+}
+
+// Where the text in row `slot` of the window of texts begins.
+fn text_of(slot: u32) -> u32 {
+    return params.at.b2 + slot * params.tokens_stride;
+}
+
+// The token at `at` of the texts' binding.
+fn text_token(at: u32) -> vec2<u32> {
+    let word = at * TOKEN_WORDS;
+    return integer(tokens[word], tokens[word + TOKEN_WORDS - 1u], TOKEN_WORDS);
+}
+
 // A token of a request's text, or of the corpus.
-fn token_at(row: u32, in_corpus: bool, place: u32) -> vec2<u32> {
+fn token_at(request: Request, in_corpus: bool, place: u32) -> vec2<u32> {
     if in_corpus {
         let at = (params.at.b3 + place) * TOKEN_WORDS;
         return integer(corpus[at], corpus[at + TOKEN_WORDS - 1u], TOKEN_WORDS);
     }
-    return own_token(row, place);
-}
-
-fn own_token(row: u32, place: u32) -> vec2<u32> {
-    let text = params.at.b2 + load(row, SLOT) * params.tokens_stride;
-    let at = (text + place) * TOKEN_WORDS;
-    return integer(tokens[at], tokens[at + TOKEN_WORDS - 1u], TOKEN_WORDS);
+    return text_token(request.text + place);
 }
 
 fn is_negative(token: vec2<u32>) -> bool {
@@ -183,20 +217,81 @@ fn is_negative(token: vec2<u32>) -> bool {
 
 // The length of a window's match, whose last token is at `place`, where the request's last token
 // stands; 0 where no window ends behind it.
-fn match_at(row: u32, in_corpus: bool, place: u32, length: u32) -> u32 {
-    let text_length = load(row, select(LENGTH, CORPUS, in_corpus));
-    if place + 1u >= text_length || is_negative(token_at(row, in_corpus, place + 1u)) {
+fn match_at(request: Request, in_corpus: bool, place: u32) -> u32 {
+    let text_length = select(request.length, request.corpus, in_corpus);
+    if place + 1u >= text_length || is_negative(token_at(request, in_corpus, place + 1u)) {
         return 0u;
     }
-    let longest = min(load(row, PATTERN), place + 1u);
+    let longest = min(request.pattern, place + 1u);
+    let end = request.text + request.length - 1u;
     var n = 1u;
-    while n < longest && all(token_at(row, in_corpus, place - n) == own_token(row, length - 1u - n)) {
+    while n < longest && all(token_at(request, in_corpus, place - n) == text_token(end - n)) {
         n += 1u;
     }
     return select(0u, n, n >= params.min_match);
 }
 
 // ---- pass 1 ---------------------------------------------------------------------
+
+// The request, with a pattern as long as the text and `max_match` allow. One thread of each request
+// `writes` the request's state, but for PATTERN.
+fn describe(row: u32, writes: bool) -> Request {
+    let request = params.row0 + row;
+    var slot = request;
+    if has(HAS_REQUESTS) {
+        let words = select(1u, 2u, has(WIDE_REQUESTS));
+        let at = (params.at.b6 + request) * words;
+        slot = row_of(integer(requests[at], requests[at + words - 1u], words));
+    }
+    let is_known = slot < params.texts;
+    let is_here = slot >= params.slot0 && slot < params.slot1;
+    // NONE is -1, which is padding.
+    var bits = select(BAD_LENGTHS, 0u, is_known || slot == NONE);
+    var length = 0u;
+    if is_known {
+        let words = params.length_words;
+        let at = (params.at.b4 + slot) * words;
+        let given = integer(lengths[at], lengths[at + words - 1u], words);
+        length = cut_length(given, params.max_len);
+        bits |= select(0u, BAD_LENGTHS, is_cut(given, length));
+    }
+    // The corpus is as long for every request: one workgroup scans it for many.
+    var of_corpus = params.corpus_size;
+    if has(HAS_CORPUS_LENGTH) {
+        let words = params.corpus_length_words;
+        let at = params.at.b5 * words;
+        let given = integer(corpus_length[at], corpus_length[at + words - 1u], words);
+        of_corpus = cut_length(given, params.corpus_size);
+        bits |= select(0u, BAD_LENGTHS, is_known && is_cut(given, of_corpus));
+    }
+    // A text of another window has no tokens here.
+    length = select(0u, length, is_here);
+    slot = select(NONE, slot - params.slot0, is_here);
+    var last = vec2(NONE);
+    if length > 0u {
+        last = text_token(text_of(slot) + length - 1u);
+    }
+    var limit = params.n;
+    if has(HAS_MAX_DRAFTS) {
+        limit = min(limit, u32(max(max_drafts[params.at.b7 + request], 0)));
+    }
+    if writes {
+        store(row, SLOT, slot);
+        store(row, LENGTH, length);
+        store(row, CORPUS, of_corpus);
+        store(row, FLAGS, bits);
+        store(row, LAST_LOW, last.x);
+        store(row, LAST_HIGH, last.y);
+        store(row, NODES, 0u);
+        store(row, OFFERED, 0u);
+        store(row, OFFER, 0u);
+        store(row, DEPTH, 0u);
+        store(row, DONE, 0u);
+        store(row, LIMIT, limit);
+        store(row, HERE, select(0u, 1u, is_here || (!is_known && params.slot0 == 0u)));
+    }
+    return Request(text_of(slot), length, of_corpus, min(params.max_match, length), last);
+}
 
 @compute @workgroup_size(64)
 fn prepare(
@@ -208,63 +303,57 @@ fn prepare(
     if row >= params.row1 - params.row0 {
         return;
     }
-    let request = params.row0 + row;
-    var slot = request;
-    if has(HAS_REQUESTS) {
-        let words = select(1u, 2u, has(WIDE_REQUESTS));
-        let at = (params.at.b5 + request) * words;
-        slot = row_of(integer(requests[at], requests[at + words - 1u], words));
-    }
-    let is_known = slot < params.texts;
-    let is_here = slot >= params.slot0 && slot < params.slot1;
-    // NONE is -1, which is padding.
-    var bits = select(BAD_LENGTHS, 0u, is_known || slot == NONE);
-    var length = 0u;
-    if is_known {
-        let words = params.length_words;
-        let at = (params.at.b3 + slot) * words;
-        let given = integer(lengths[at], lengths[at + words - 1u], words);
-        length = cut_length(given, params.max_len);
-        bits |= select(0u, BAD_LENGTHS, is_cut(given, length));
-    }
-    // The corpus is as long for every request: one workgroup scans it for many.
-    var of_corpus = params.corpus_size;
-    if has(HAS_CORPUS_LENGTH) {
-        let words = params.corpus_length_words;
-        let at = params.at.b4 * words;
-        let given = integer(corpus_length[at], corpus_length[at + words - 1u], words);
-        of_corpus = cut_length(given, params.corpus_size);
-        bits |= select(0u, BAD_LENGTHS, is_known && is_cut(given, of_corpus));
-    }
-    // A text of another window has no tokens here.
-    length = select(0u, length, is_here);
-    store(row, SLOT, select(NONE, slot - params.slot0, is_here));
+    let request = describe(row, true);
+    let end = request.text + request.length - 1u;
     var pattern = 0u;
-    let longest = min(params.max_match, length);
-    while pattern < longest && !is_negative(own_token(row, length - 1u - pattern)) {
+    while pattern < request.pattern && !is_negative(text_token(end - pattern)) {
         pattern += 1u;
     }
-    var last = vec2(NONE);
-    if length > 0u {
-        last = own_token(row, length - 1u);
-    }
-    var limit = params.n;
-    if has(HAS_MAX_DRAFTS) {
-        limit = min(limit, u32(max(max_drafts[params.at.b6 + request], 0)));
-    }
-    store(row, LENGTH, length);
-    store(row, CORPUS, of_corpus);
-    store(row, FLAGS, bits);
-    store(row, LAST_LOW, last.x);
-    store(row, LAST_HIGH, last.y);
     store(row, PATTERN, pattern);
-    store(row, NODES, 0u);
-    store(row, OFFERED, 0u);
-    store(row, OFFER, 0u);
-    store(row, DEPTH, 0u);
-    store(row, DONE, 0u);
-    store(row, LIMIT, limit);
-    store(row, HERE, select(0u, 1u, is_here || (!is_known && params.slot0 == 0u)));
+}
+
+// Of the text's last tokens, counted from the end, the first that is negative.
+var<workgroup> first_negative: atomic<u32>;
+
+@compute @workgroup_size(THREADS)
+fn look(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let row = group_index(group, groups);
+    if row >= params.at.groups {
+        return;
+    }
+    var request = describe(row, thread == 0u);
+    if thread == 0u {
+        atomicStore(&first_negative, request.pattern);
+    }
+    workgroupBarrier();
+    // A match has at most 64 tokens, so each thread looks at one of them.
+    if thread < request.pattern && is_negative(text_token(request.text + request.length - 1u - thread)) {
+        atomicMin(&first_negative, thread);
+    }
+    workgroupBarrier();
+    request.pattern = atomicLoad(&first_negative);
+    let tiles = params.own_tiles + params.corpus_tiles;
+    var own = 0u;
+    for (var note = 0u; note < tiles; note++) {
+        let tile = tile_of(note);
+        for (var i = 0u; i < OWN; i++) {
+            own = max(own, match_of(request, tile, i * THREADS + thread));
+        }
+    }
+    let longest = largest(own, thread);
+    var windows = 0u;
+    for (var note = 0u; note < tiles && longest > 0u && windows < params.max_windows; note++) {
+        windows += list_tile(request, row, tile_of(note), longest, windows, thread);
+    }
+    windows = min(windows, params.max_windows);
+    if thread == 0u {
+        store(row, PATTERN, request.pattern);
+    }
+    store_windows(row, longest, windows, thread);
 }
 
 // ---- pass 6 ---------------------------------------------------------------------
@@ -275,36 +364,82 @@ var<workgroup> low_of: array<u32, MAX_WINDOWS>;
 var<workgroup> high_of: array<u32, MAX_WINDOWS>;
 var<workgroup> followers: array<atomic<u32>, MAX_WINDOWS>;
 
-// The token `depth` places behind the one that follows a window's match; negative for none.
-fn token_behind(row: u32, window: u32, depth: u32) -> vec2<u32> {
-    let end = load(row, ends_at() + window);
+// What a thread keeps of its windows (every THREADS-th) while nodes grow: where each ends, and the
+// offer that it belongs to. The workspace has the same words between dispatches.
+var<private> ends: array<u32, OWN_WINDOWS>;
+var<private> offers_of_windows: array<u32, OWN_WINDOWS>;
+// What a thread keeps of its offers: what each is worth, its node and its depth.
+var<private> worths: array<u32, OWN_OFFERS>;
+var<private> origins: array<u32, OWN_OFFERS>;
+
+fn read_windows_and_offers(row: u32, windows: u32, offered: u32, thread: u32) {
+    for (var i = 0u; i < OWN_WINDOWS; i++) {
+        let window = i * THREADS + thread;
+        if window < windows {
+            ends[i] = load(row, ends_at() + window);
+            offers_of_windows[i] = load(row, offers_of_windows_at() + window);
+        }
+    }
+    for (var i = 0u; i < OWN_OFFERS; i++) {
+        let offer = i * THREADS + thread;
+        if offer < offered {
+            worths[i] = load(row, worths_at() + offer);
+            origins[i] = load(row, origins_at() + offer);
+        }
+    }
+}
+
+fn write_windows_and_offers(row: u32, windows: u32, offered: u32, thread: u32) {
+    for (var i = 0u; i < OWN_WINDOWS; i++) {
+        let window = i * THREADS + thread;
+        if window < windows {
+            store(row, offers_of_windows_at() + window, offers_of_windows[i]);
+        }
+    }
+    for (var i = 0u; i < OWN_OFFERS; i++) {
+        let offer = i * THREADS + thread;
+        if offer < offered {
+            store(row, worths_at() + offer, worths[i]);
+            store(row, origins_at() + offer, origins[i]);
+        }
+    }
+}
+
+// The token `depth` places behind the one that follows the match that ends at `end`; negative for
+// none.
+fn token_behind(request: Request, end: u32, depth: u32) -> vec2<u32> {
     let in_corpus = (end & IN_CORPUS) != 0u;
     let place = (end & ~IN_CORPUS) + depth;
-    if place >= load(row, select(LENGTH, CORPUS, in_corpus)) {
+    if place >= select(request.length, request.corpus, in_corpus) {
         return vec2(NONE);
     }
-    return token_at(row, in_corpus, place);
+    return token_at(request, in_corpus, place);
 }
 
 // Offers the children of a node: of the windows that belong to offer `of_offer`, the tokens at
-// `depth`. Returns how many offers there are then; `offered` is how many there were.
+// `depth`, no more than make `max_nodes` nodes of the `node` that there are. Returns how many offers
+// there are then; `offered` is how many there were.
 fn offer_children(
-    row: u32,
+    request: Request,
     of_offer: u32,
     node: u32,
+    max_nodes: u32,
     depth: u32,
     windows: u32,
     offered: u32,
     thread: u32,
 ) -> u32 {
-    for (var window = thread; window < windows; window += THREADS) {
-        var token = vec2(NONE);
-        if load(row, offers_of_windows_at() + window) == of_offer {
-            token = token_behind(row, window, depth);
+    for (var i = 0u; i < OWN_WINDOWS; i++) {
+        let window = i * THREADS + thread;
+        if window < windows {
+            var token = vec2(NONE);
+            if offers_of_windows[i] == of_offer {
+                token = token_behind(request, ends[i], depth);
+            }
+            low_of[window] = token.x;
+            high_of[window] = token.y;
+            atomicStore(&followers[window], 0u);
         }
-        low_of[window] = token.x;
-        high_of[window] = token.y;
-        atomicStore(&followers[window], 0u);
     }
     workgroupBarrier();
     // The most recent window that has the same token; NONE for a window without a token.
@@ -323,7 +458,7 @@ fn offer_children(
     }
     workgroupBarrier();
     var now = offered;
-    let wanted = min(params.width, load(row, LIMIT) - node);
+    let wanted = min(params.width, max_nodes - node);
     for (var child = 0u; child < wanted; child++) {
         // More windows first, then the more recent window.
         var own = 0u;
@@ -342,23 +477,25 @@ fn offer_children(
         let first = MAX_WINDOWS - 1u - (best & (MAX_WINDOWS - 1u));
         for (var i = 0u; i < OWN_WINDOWS; i++) {
             if firsts[i] == first {
-                store(row, offers_of_windows_at() + i * THREADS + thread, now + 1u);
+                offers_of_windows[i] = now + 1u;
             }
         }
-        if thread == 0u {
+        if thread == now % THREADS {
             let worth = count << 17u | (127u - (depth + 1u)) << 10u | (MAX_WINDOWS - 1u - first);
-            store(row, worths_at() + now, worth);
-            store(row, origins_at() + now, node << 8u | (depth + 1u));
+            worths[now / THREADS] = worth;
+            origins[now / THREADS] = node << 8u | (depth + 1u);
+        }
+        if thread == 0u {
             atomicStore(&followers[first], 0u);
         }
         now += 1u;
         workgroupBarrier();
     }
-    // Offers are read by other threads than those that wrote them.
-    storageBarrier();
-    workgroupBarrier();
     return now;
 }
+
+// The best offer, counted from 1, and its origin.
+var<workgroup> best_offer: vec2<u32>;
 
 @compute @workgroup_size(THREADS)
 fn grow(
@@ -378,17 +515,23 @@ fn grow(
     if windows == 0u || broadcast(load(row, DONE), thread) == 1u {
         return;
     }
+    let request = request_of(row);
     let depths = u32(params.drafts_per_match * f32(load(row, LONGEST)));
     let max_nodes = broadcast(load(row, LIMIT), thread);
     let limit = broadcast(min(max_nodes, depths), thread);
+    read_windows_and_offers(row, windows, offered, thread);
     var is_done = false;
     for (var step = 0u; step < params.steps && nodes < max_nodes; step++) {
         if depth < limit {
-            offered = offer_children(row, offer, nodes, depth, windows, offered, thread);
+            offered = offer_children(
+                request, offer, nodes, max_nodes, depth, windows, offered, thread,
+            );
         }
         var own = 0u;
-        for (var i = thread; i < offered; i += THREADS) {
-            own = max(own, load(row, worths_at() + i));
+        for (var i = 0u; i < OWN_OFFERS; i++) {
+            if i * THREADS + thread < offered {
+                own = max(own, worths[i]);
+            }
         }
         let worth = largest(own, thread);
         if worth == 0u {
@@ -396,29 +539,27 @@ fn grow(
             break;
         }
         // No two offers are worth the same: windows of one depth belong to one offer each.
-        for (var i = thread; i < offered; i += THREADS) {
-            if load(row, worths_at() + i) == worth {
-                broadcast_value = i;
+        for (var i = 0u; i < OWN_OFFERS; i++) {
+            if i * THREADS + thread < offered && worths[i] == worth {
+                best_offer = vec2(i * THREADS + thread + 1u, origins[i]);
+                worths[i] = 0u;
             }
         }
-        let best = workgroupUniformLoad(&broadcast_value);
-        let origin = broadcast(load(row, origins_at() + best), thread);
-        offer = best + 1u;
-        depth = origin & 0xffu;
-        if thread == 0u {
-            let first = MAX_WINDOWS - 1u - (worth & (MAX_WINDOWS - 1u));
-            let token = token_behind(row, first, depth - 1u);
+        let best = workgroupUniformLoad(&best_offer);
+        offer = best.x;
+        depth = best.y & 0xffu;
+        let first = MAX_WINDOWS - 1u - (worth & (MAX_WINDOWS - 1u));
+        if thread == first % THREADS {
+            let token = token_behind(request, ends[first / THREADS], depth - 1u);
             let at = nodes_at() + nodes * NODE;
             store(row, at, token.x);
             store(row, at + 1u, token.y);
-            store(row, at + 2u, origin >> 8u);
+            store(row, at + 2u, best.y >> 8u);
             store(row, at + 3u, worth >> 17u);
-            store(row, worths_at() + best, 0u);
         }
         nodes += 1u;
-        storageBarrier();
-        workgroupBarrier();
     }
+    write_windows_and_offers(row, windows, offered, thread);
     if thread == 0u {
         store(row, NODES, nodes);
         store(row, OFFERED, offered);

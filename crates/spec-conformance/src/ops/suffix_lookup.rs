@@ -74,7 +74,7 @@ impl Subject for SuffixLookup {
         case = texts::with_requests(case, rng, (slots, batch), n);
         if rng.chance(2) {
             // Some corpora are so long that several threads, blocks or workgroups share them.
-            let m = rng.size(if rng.rare(60) { 40_000 } else { 200 });
+            let m = if rng.rare(15) { rng.between(8_000, 40_000) } else { rng.size(200) };
             case = case.input("corpus", Tensor::vector(Rng::integers(dtype, words.text(rng, m))));
             if rng.chance(2) {
                 let length = vec![length(rng, m)];

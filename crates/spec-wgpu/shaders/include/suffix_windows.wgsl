@@ -7,40 +7,62 @@
 var<workgroup> longest_of: array<atomic<u32>, REQUESTS>;
 var<workgroup> count_of: array<atomic<u32>, REQUESTS>;
 
-// The length of the match that ends at `place` of the tile's text, whose token there is `token`; 0
-// for none.
-fn match_of(row: u32, in_corpus: bool, place: u32, token: vec2<u32>) -> u32 {
+// Some places of a text, TILE at most.
+struct Tile {
+    in_corpus: bool,
+    first: u32,
+}
+
+// The tile of a note. Notes go from the most recent tile of the request's own text to the first tile
+// of the corpus.
+fn tile_of(note: u32) -> Tile {
+    let tiles = params.own_tiles + params.corpus_tiles;
+    let in_corpus = note >= params.own_tiles;
+    return Tile(in_corpus, (select(params.own_tiles, tiles, in_corpus) - 1u - note) * TILE);
+}
+
+// The token at a place of a tile; a negative one, which equals no last token that counts, behind the
+// text's end.
+fn tile_token(request: Request, tile: Tile, at: u32) -> vec2<u32> {
+    if tile.first + at >= select(request.length, request.corpus, tile.in_corpus) {
+        return vec2(NONE);
+    }
+    return token_at(request, tile.in_corpus, tile.first + at);
+}
+
+// The length of the match that ends at a place of a tile, whose token there is `token`; 0 for none.
+fn match_with(request: Request, tile: Tile, at: u32, token: vec2<u32>) -> u32 {
     // A pattern shorter than a match must be, or a last token that is negative, matches nowhere.
-    if load(row, PATTERN) < params.min_match || load(row, LAST_LOW) != token.x ||
-        load(row, LAST_HIGH) != token.y {
+    if request.pattern < params.min_match || any(request.last != token) {
         return 0u;
     }
-    return match_at(row, in_corpus, place, load(row, LENGTH));
+    return match_at(request, tile.in_corpus, tile.first + at);
+}
+
+fn match_of(request: Request, tile: Tile, at: u32) -> u32 {
+    return match_with(request, tile, at, tile_token(request, tile, at));
 }
 
 // Notes the tile `tile` of a text for the requests from `row0` to `row1`, REQUESTS at most. `note`
 // is the number of the tile's note.
-fn scan(row0: u32, row1: u32, in_corpus: bool, tile: u32, note: u32, thread: u32) {
+fn scan(row0: u32, row1: u32, note: u32, thread: u32) {
     if thread < REQUESTS {
         atomicStore(&longest_of[thread], 0u);
         atomicStore(&count_of[thread], 0u);
     }
     workgroupBarrier();
-    let length = load(row0, select(LENGTH, CORPUS, in_corpus));
+    let tile = tile_of(note);
+    // One request, or a corpus that is the same for each of them.
+    let first = request_of(row0);
     var own: array<vec2<u32>, OWN>;
     for (var i = 0u; i < OWN; i++) {
-        let place = tile * TILE + i * THREADS + thread;
-        // A negative token equals no last token that counts.
-        own[i] = vec2(NONE);
-        if place < length {
-            own[i] = token_at(row0, in_corpus, place);
-        }
+        own[i] = tile_token(first, tile, i * THREADS + thread);
     }
     for (var row = row0; row < row1; row++) {
+        let request = request_of(row);
         var longest = 0u;
         for (var i = 0u; i < OWN; i++) {
-            let place = tile * TILE + i * THREADS + thread;
-            longest = max(longest, match_of(row, in_corpus, place, own[i]));
+            longest = max(longest, match_with(request, tile, i * THREADS + thread, own[i]));
         }
         if longest > 0u {
             atomicMax(&longest_of[row - row0], longest);
@@ -52,9 +74,9 @@ fn scan(row0: u32, row1: u32, in_corpus: bool, tile: u32, note: u32, thread: u32
         if longest == 0u {
             continue;
         }
+        let request = request_of(row);
         for (var i = 0u; i < OWN; i++) {
-            let place = tile * TILE + i * THREADS + thread;
-            if match_of(row, in_corpus, place, own[i]) == longest {
+            if match_with(request, tile, i * THREADS + thread, own[i]) == longest {
                 atomicAdd(&count_of[row - row0], 1u);
             }
         }
@@ -77,8 +99,7 @@ fn scan_own(
         return;
     }
     let row = index / params.own_tiles;
-    let tile = index % params.own_tiles;
-    scan(row, row + 1u, false, tile, params.own_tiles - 1u - tile, thread);
+    scan(row, row + 1u, index % params.own_tiles, thread);
 }
 
 @compute @workgroup_size(THREADS)
@@ -92,10 +113,8 @@ fn scan_corpus(
         return;
     }
     let row0 = index / params.corpus_tiles * REQUESTS;
-    let tile = index % params.corpus_tiles;
     let row1 = min(row0 + REQUESTS, params.row1 - params.row0);
-    let tiles = params.own_tiles + params.corpus_tiles;
-    scan(row0, row1, true, tile, tiles - 1u - tile, thread);
+    scan(row0, row1, params.own_tiles + index % params.corpus_tiles, thread);
 }
 
 // ---- passes 4 and 5 -------------------------------------------------------------
@@ -155,7 +174,11 @@ fn number(
         windows += scan_total();
         workgroupBarrier();
     }
-    windows = min(windows, params.max_windows);
+    store_windows(row, longest, min(windows, params.max_windows), thread);
+}
+
+// Writes the longest match and how many windows have it. All of them belong to the root.
+fn store_windows(row: u32, longest: u32, windows: u32, thread: u32) {
     for (var window = thread; window < windows; window += THREADS) {
         store(row, offers_of_windows_at() + window, 0u);
     }
@@ -168,6 +191,52 @@ fn number(
 // A bit for each place of a tile, the last place first: whether a window of the longest match is
 // there.
 var<workgroup> found: array<atomic<u32>, TILE / 32u>;
+
+// Writes where the windows of a tile end whose matches are the longest, the first of which has the
+// number `first`. Returns how many there are, in all threads.
+fn list_tile(
+    request: Request,
+    row: u32,
+    tile: Tile,
+    longest: u32,
+    first: u32,
+    thread: u32,
+) -> u32 {
+    if thread < TILE / 32u {
+        atomicStore(&found[thread], 0u);
+    }
+    workgroupBarrier();
+    var own = 0u;
+    for (var i = 0u; i < OWN; i++) {
+        let at = i * THREADS + thread;
+        if match_of(request, tile, at) == longest {
+            own |= 1u << i;
+            let bit = TILE - 1u - at;
+            atomicOr(&found[bit / 32u], 1u << (bit % 32u));
+        }
+    }
+    workgroupBarrier();
+    for (var i = 0u; i < OWN; i++) {
+        if (own >> i & 1u) == 0u {
+            continue;
+        }
+        let at = i * THREADS + thread;
+        let bit = TILE - 1u - at;
+        var window = first + countOneBits(atomicLoad(&found[bit / 32u]) & ((1u << (bit % 32u)) - 1u));
+        for (var word = 0u; word < bit / 32u; word++) {
+            window += countOneBits(atomicLoad(&found[word]));
+        }
+        if window < params.max_windows {
+            let end = tile.first + at + 1u;
+            store(row, ends_at() + window, end | select(0u, IN_CORPUS, tile.in_corpus));
+        }
+    }
+    var windows = 0u;
+    for (var word = 0u; word < TILE / 32u; word++) {
+        windows += countOneBits(atomicLoad(&found[word]));
+    }
+    return broadcast(windows, thread);
+}
 
 @compute @workgroup_size(THREADS)
 fn list(
@@ -183,43 +252,8 @@ fn list(
     let row = index / tiles;
     let note = index % tiles;
     let first = broadcast(load(row, notes_at() + note), thread);
-    if first == NONE {
-        return;
-    }
-    let in_corpus = note >= params.own_tiles;
-    let tile = select(params.own_tiles, tiles, in_corpus) - 1u - note;
-    let length = load(row, select(LENGTH, CORPUS, in_corpus));
-    let longest = load(row, LONGEST);
-    if thread < TILE / 32u {
-        atomicStore(&found[thread], 0u);
-    }
-    workgroupBarrier();
-    var own = 0u;
-    for (var i = 0u; i < OWN; i++) {
-        let place = tile * TILE + i * THREADS + thread;
-        var token = vec2(NONE);
-        if place < length {
-            token = token_at(row, in_corpus, place);
-        }
-        if match_of(row, in_corpus, place, token) == longest {
-            own |= 1u << i;
-            let bit = TILE - 1u - (i * THREADS + thread);
-            atomicOr(&found[bit / 32u], 1u << (bit % 32u));
-        }
-    }
-    workgroupBarrier();
-    for (var i = 0u; i < OWN; i++) {
-        if (own >> i & 1u) == 0u {
-            continue;
-        }
-        let bit = TILE - 1u - (i * THREADS + thread);
-        var window = first + countOneBits(atomicLoad(&found[bit / 32u]) & ((1u << (bit % 32u)) - 1u));
-        for (var word = 0u; word < bit / 32u; word++) {
-            window += countOneBits(atomicLoad(&found[word]));
-        }
-        if window < params.max_windows {
-            let end = tile * TILE + i * THREADS + thread + 1u;
-            store(row, ends_at() + window, end | select(0u, IN_CORPUS, in_corpus));
-        }
+    if first != NONE {
+        let longest = load(row, LONGEST);
+        _ = list_tile(request_of(row), row, tile_of(note), longest, first, thread);
     }
 }

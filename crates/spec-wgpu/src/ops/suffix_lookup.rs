@@ -1,5 +1,6 @@
-//! `suffix_lookup` on wgpu: dispatches find the windows of the longest match tile by tile, then the
-//! tree of each request grows from its windows alone. See the shader.
+//! `suffix_lookup` on wgpu: one dispatch finds the windows of the longest match where texts are
+//! short, else several dispatches find them tile by tile. Then the tree of each request grows from
+//! its windows alone. See the shader.
 
 use bytemuck::{Pod, Zeroable};
 #[cfg(test)]
@@ -32,6 +33,9 @@ const NODE: u64 = 4;
 const MAX_WORDS: u64 = 1 << 25;
 /// Turns of a thread in a dispatch that grows nodes: see the rules in [`super`].
 const MAX_TURNS: u64 = 40_000;
+/// Tiles of a request, its own and the corpus's, that one workgroup reads sooner than further
+/// dispatches start.
+const MAX_LOOK_TILES: u64 = 8;
 /// Turns of a thread of one dispatch over the notes of a request.
 const MAX_TILES: u64 = 50_000 * THREADS;
 
@@ -67,6 +71,8 @@ struct Looker {
     /// Nodes that a dispatch grows.
     steps: u64,
     parts: Vec<Part>,
+    /// Passes 1 to 5 in one dispatch, where the texts are short.
+    look: Option<Program>,
     prepare: Program,
     scan_own: Program,
     scan_corpus: Program,
@@ -144,6 +150,8 @@ impl Looker {
         let program = |entry, bindings: &[_]| gpu.program(&SHADER, entry, bindings, &tokens);
         let texts = [Write, Read, Read];
         let finish = [Write; 7];
+        let described = [Write, Read, Read, Read, Read, Read, Read];
+        let is_short = own_tiles + corpus_tiles <= MAX_LOOK_TILES;
         Ok(Looker {
             gpu: gpu.clone(),
             plan: plan.clone(),
@@ -152,7 +160,8 @@ impl Looker {
             offers,
             steps: (MAX_TURNS / turns).clamp(1, n.max(1)),
             parts,
-            prepare: program("prepare", &[Write, Read, Read, Read, Read, Read])?,
+            look: is_short.then(|| program("look", &described)).transpose()?,
+            prepare: program("prepare", &described)?,
             scan_own: program("scan_own", &texts)?,
             scan_corpus: program("scan_corpus", &texts)?,
             number: program("number", &[Write])?,
@@ -250,14 +259,18 @@ unsafe impl Kernel<SuffixLookup> for Looker {
                 let params = self.params(part, has);
                 let rows = part.requests.rows.len() as u64;
                 let text = part.texts.of(&plan.tokens, tokens);
-                let known = [work, text, lengths, corpus_length, requests, max_drafts];
-                r.dispatch(&self.prepare, &known, &params, rows.div_ceil(ROW_THREADS))?;
                 let texts = [work, text, corpus];
-                r.dispatch(&self.scan_own, &texts, &params, rows * own_tiles)?;
-                let parts = rows.div_ceil(REQUESTS);
-                r.dispatch(&self.scan_corpus, &texts, &params, parts * corpus_tiles)?;
-                r.dispatch(&self.number, &[work], &params, rows)?;
-                r.dispatch(&self.list, &texts, &params, rows * (own_tiles + corpus_tiles))?;
+                let known = [work, text, corpus, lengths, corpus_length, requests, max_drafts];
+                if let Some(look) = &self.look {
+                    r.dispatch(look, &known, &params, rows)?;
+                } else {
+                    r.dispatch(&self.prepare, &known, &params, rows.div_ceil(ROW_THREADS))?;
+                    r.dispatch(&self.scan_own, &texts, &params, rows * own_tiles)?;
+                    let parts = rows.div_ceil(REQUESTS);
+                    r.dispatch(&self.scan_corpus, &texts, &params, parts * corpus_tiles)?;
+                    r.dispatch(&self.number, &[work], &params, rows)?;
+                    r.dispatch(&self.list, &texts, &params, rows * (own_tiles + corpus_tiles))?;
+                }
                 for _ in (0..plan.drafts.cols as u64).step_by(self.steps as usize) {
                     r.dispatch(&self.grow, &texts, &params, rows)?;
                 }
