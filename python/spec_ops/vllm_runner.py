@@ -191,6 +191,26 @@ class Sampler(vllm_sampler.Sampler):
             return made, None
         return made[0], logprobs(*made)
 
+    @staticmethod
+    def is_theirs(asked: int) -> bool:
+        """Whether vLLM's own step serves what is asked: also log-probabilities of logits that
+        processors change, which are those of the logits before."""
+        both = _PROCESSORS | _LOGPROBS
+        return bool(asked & _UNUSUAL) or asked & both == both
+
+    @staticmethod
+    def context(batch: Any, input_ids: torch.Tensor, pos: torch.Tensor) -> LogitsContext:
+        """What processors read of a step, of whose rows these are the tokens and positions."""
+        return LogitsContext(
+            expanded_idx_mapping=batch.expanded_idx_mapping,
+            idx_mapping=batch.idx_mapping,
+            idx_mapping_np=batch.idx_mapping_np,
+            expanded_local_pos=batch.expanded_local_pos,
+            input_ids=input_ids,
+            pos=pos,
+            seq_lens_upper_bound_np=batch.seq_lens_cpu_upper_bound.numpy(),
+        )
+
     def adjusted(self, logits: torch.Tensor, context: LogitsContext) -> torch.Tensor:
         """Logits in f32 as vLLM's processors leave them, before temperatures and filters."""
         logits = torch.empty_like(logits, dtype=torch.float32).copy_(logits)
@@ -203,11 +223,15 @@ class Sampler(vllm_sampler.Sampler):
         """A token for each request of a step without drafts."""
         batch = input_batch
         asked = self.asked_by(batch.idx_mapping_np)
-        if asked & (_PROCESSORS | _UNUSUAL):
+        if self.is_theirs(asked):
             return super().__call__(logits, batch)
-        requests, positions = batch.num_reqs, batch.positions
+        requests, positions, input_ids = batch.num_reqs, batch.positions, batch.input_ids
         if batch.has_prefill or batch.num_tokens != requests:
             positions = positions[batch.logits_indices]
+            input_ids = input_ids[batch.logits_indices] if asked & _PROCESSORS else input_ids
+        if asked & _PROCESSORS:
+            context = self.context(batch, input_ids[:requests], positions[:requests])
+            logits = self.adjusted(logits, context)
         top = self.top(batch.idx_mapping_np, asked)
         tokens, scores = self.draw(logits, batch.idx_mapping, positions, asked, top)
         num_sampled, num_rejected = self.one_each[requests], self.none_each[requests]
@@ -331,10 +355,17 @@ class RejectionSampler(vllm_rejection.RejectionSampler):
     ) -> SamplerOutput:
         """The tokens of a step with drafts."""
         batch, sampler = input_batch, self.sampler
-        asked = _UNUSUAL if self.other_rule else sampler.asked_by(batch.idx_mapping_np)
-        if asked & (_PROCESSORS | _UNUSUAL) or draft_logits is not None and self.other_noise:
+        if self.other_rule:
             return super().__call__(logits, batch, draft_logits, invalid_drafts)
+        asked = sampler.asked_by(batch.idx_mapping_np)
         rows, requests = len(logits), batch.num_reqs
+        if (
+            sampler.is_theirs(asked)
+            or draft_logits is not None and self.other_noise
+            # Logits in f32, for processors, take their memory in parts.
+            or asked & _PROCESSORS and rows > vllm_rejection.get_max_chunk_logits(logits.shape[1])
+        ):
+            return super().__call__(logits, batch, draft_logits, invalid_drafts)
         if batch.has_prefill or batch.num_tokens != rows:
             drafts, positions = vllm_rejection.gather_draft_sampled(
                 batch.input_ids,
@@ -347,6 +378,8 @@ class RejectionSampler(vllm_rejection.RejectionSampler):
         else:
             # Longer than the rows where the step replays a larger graph.
             drafts, positions = batch.input_ids, batch.positions
+        if asked & _PROCESSORS:
+            logits = sampler.adjusted(logits, sampler.context(batch, drafts[:rows], positions[:rows]))
         if invalid_drafts is not None:
             drafts = drafts[:rows].masked_fill(invalid_drafts, -1)
         top = sampler.top(batch.idx_mapping_np, asked)
