@@ -42,10 +42,10 @@ SETS = {
     },
     "penalties": {
         "no drafts": PENALISED,
-        "no drafts, sampler": [*PENALISED, "--parts", "sampler"],
         "no drafts, all": [*PENALISED, *OURS],
         "vLLM's ngram_gpu": [*PENALISED, *NGRAM, *SIZES],
         "ngram_gpu, all": [*PENALISED, *NGRAM, *SIZES, *OURS],
+        "ngram_gpu, all,penalties": [*PENALISED, *NGRAM, *SIZES, "--parts", "all,penalties"],
     },
     "default-sizes": {
         "no drafts": [],

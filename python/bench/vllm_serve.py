@@ -163,12 +163,13 @@ def wrap(core, runner, around):
     for thing, names in (
         (core.scheduler, ("schedule", "update_from_output")),
         (runner, ("execute_model", "sample_tokens", "sample", "postprocess_sampled")),
-        (runner.speculator, ("propose",)),
+        (getattr(runner, "speculator", None), ("propose",)),
     ):
         for name in names if thing is not None else ():
             if hasattr(thing, name):
                 setattr(thing, name, around(name, getattr(thing, name)))
-    for thing in filter(None, (runner.sampler, runner.rejection_sampler)):
+    samplers = (getattr(runner, name, None) for name in ("sampler", "rejection_sampler"))
+    for thing in filter(None, samplers):
         # Python looks up `__call__` in the class.
         kind = type(thing)
         kind.__call__ = around(f"{kind.__name__}.__call__", kind.__call__)

@@ -93,7 +93,7 @@ REPLACEMENTS = (
         for target, name, note in (
             (
                 f"{_V2}.sample.penalties.PenaltiesState", "vllm_penalties.PenaltiesState",
-                "the second model runner",
+                "the second model runner with n-gram drafts",
             ),
             (
                 f"{_V2}.sample.bad_words.BadWordsState", "vllm_penalties.BadWordsState",
@@ -161,6 +161,7 @@ REPLACEMENTS = (
 LEFT = {
     "vllm": {
         "drafter": "suffix-drafter drafts more that is accepted",
+        "penalties": "not measured in the engine",
         "filters": "a mask of kept tokens costs more than vLLM's own kernel",
         "routers": "not measured faster in the engine",
         "align": "not measured faster in the engine",

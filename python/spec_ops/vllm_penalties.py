@@ -23,10 +23,17 @@ __all__ = ["BadWordsState", "PenaltiesState"]
 
 
 class PenaltiesState(vllm_penalties.PenaltiesState):
-    """vLLM's `PenaltiesState`. Its counts stay, since vLLM updates them in each step."""
+    """vLLM's `PenaltiesState`. Its counts stay, since vLLM updates them in each step, and so does its
+    kernel where texts are in host memory: vLLM has them on the GPU for n-gram drafts alone."""
+
+    def __init__(self, vllm_config: Any, req_states: Any) -> None:
+        super().__init__(vllm_config, req_states)
+        self.far = hasattr(req_states.all_token_ids, "_uva_buf")
 
     def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
         """Changes logits ``[rows, vocab]`` in place."""
+        if self.far:
+            return super().apply(logits, ctx)
         if self.use_penalty[ctx.idx_mapping_np].any():
             functions.adjust_logits(
                 logits,

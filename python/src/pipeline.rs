@@ -224,7 +224,11 @@ impl Pipeline {
             if let (Some(desc), false, false) = (desc, is_result, is_given) {
                 let start = bytes.next_multiple_of(ALIGNMENT);
                 kept.push((place, start));
-                bytes = start + desc.span() * desc.dtype().size();
+                let size = desc.span().checked_mul(desc.dtype().size());
+                let end = size.and_then(|size| start.checked_add(size));
+                let end = end.filter(|end| *end <= isize::MAX as usize - 2 * ALIGNMENT);
+                let words = "the arrays between the stages are larger than memory";
+                bytes = end.ok_or_else(|| signature(py, words.to_owned()))?;
             }
         }
         // Room to align the start, since a workspace in host memory has any alignment.
