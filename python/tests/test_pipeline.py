@@ -224,3 +224,26 @@ def test_threads_share_a_pipeline():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_graph_outlives_calls_of_other_shapes():
+    """The memory that a graph was captured with stays where it is."""
+    torch = need("torch")
+    need_cuda(torch)
+    pipeline, graph, stream = verify(), torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    place = lambda step: {name: torch.from_numpy(array).cuda() for name, array in step.items()}
+    placed, new = place(a_step()), a_step()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        pipeline(**placed)
+        with torch.cuda.graph(graph, stream=stream):
+            tokens, counts = pipeline(**placed)
+        for requests in (9, 300, 40):
+            pipeline(**place(a_step(requests)))
+        for name, array in placed.items():
+            array.copy_(torch.from_numpy(new[name]))
+        graph.replay()
+        stream.synchronize()
+    _, followed = apart(new)
+    assert np.array_equal(tokens.cpu(), followed.tokens)
+    assert np.array_equal(counts.cpu(), followed.num_tokens)
