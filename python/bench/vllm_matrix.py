@@ -1,5 +1,8 @@
 """vLLM with and without this library, on a GPU: `python bench/vllm_matrix.py --set drafts --turns 3`.
 
+Options of vllm_serve.py follow `--`: `-- --model llama1b` for another shape, or with real weights, whose
+texts copy their prompts, `-- --gguf FILE` and `-- --path FOLDER`.
+
 Runs processes of `vllm_serve.py`, alternating between the rows of a set, so that what changes on the
 machine in between meets all rows. Prints a table: tokens a second, the median of the processes, and the
 ratio to the set's first row. `--json FILE` keeps each process's lines.
@@ -14,9 +17,11 @@ import time
 from pathlib import Path
 
 NGRAM = ["--draft", "ngram_gpu"]
+PENALISED = ["--repetition-penalty", "1.1"]
 SAMPLED = ["--temperature", "0.8", "--top-k", "40", "--top-p", "0.9"]
-#: Rows of 128 requests with 5 drafts need a graph of 768 tokens, which vLLM does not capture by default.
-SIZES = ["--sizes", "1", "2", "4", "8", "16", "32", "64", "96", "128", "192", "256", "384", "512", "768"]
+#: Rows of 128 and 256 requests with 5 drafts need graphs of 768 and 1536 tokens, which vLLM does not capture
+#: by default.
+SIZES = "--sizes 1 2 4 8 16 32 64 96 128 192 256 384 512 768 1536".split()
 OURS = ["--parts", "all"]
 LOOKUP = ["--parts", "drafter,sampler"]
 FIRST = ["--runner", "1"]
@@ -34,6 +39,13 @@ SETS = {
         "no drafts, 0.8, 40, 0.9, all": [*SAMPLED, *OURS],
         "vLLM's ngram_gpu, 0.8, 40, 0.9": [*SAMPLED, *NGRAM, *SIZES],
         "ngram_gpu, 0.8, 40, 0.9, all": [*SAMPLED, *NGRAM, *SIZES, *OURS],
+    },
+    "penalties": {
+        "no drafts": PENALISED,
+        "no drafts, all": [*PENALISED, *OURS],
+        "vLLM's ngram_gpu": [*PENALISED, *NGRAM, *SIZES],
+        "ngram_gpu, all": [*PENALISED, *NGRAM, *SIZES, *OURS],
+        "ngram_gpu, all,penalties": [*PENALISED, *NGRAM, *SIZES, "--parts", "all,penalties"],
     },
     "default-sizes": {
         "no drafts": [],
@@ -57,18 +69,20 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--set", choices=sorted(SETS), default="drafts")
     parser.add_argument("--turns", type=int, default=3, help="processes of each row")
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 32, 128, 256], help="requests")
     parser.add_argument("--limit", type=float, default=3600, help="seconds after which none starts")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("rest", nargs="*", help="options of vllm_serve.py, after --")
     asked = parser.parse_args()
     serve = Path(__file__).with_name("vllm_serve.py")
+    batches = ["--batch", *map(str, asked.batch)]
     rows, start, failed = {name: [] for name in SETS[asked.set]}, time.monotonic(), 0
     for _ in range(asked.turns):
         for name, options in SETS[asked.set].items():
             if time.monotonic() - start > asked.limit:
                 print(f"not run, no time left: {name}")
                 continue
-            command = [sys.executable, str(serve), *options, *asked.rest]
+            command = [sys.executable, str(serve), *options, *batches, *asked.rest]
             done = subprocess.run(command, capture_output=True, text=True)
             lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
             if done.returncode != 0:

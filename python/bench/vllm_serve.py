@@ -5,7 +5,8 @@ turns), a digest of the texts, how many drafts were made and accepted. `vllm_mat
 these, one after the other, and compares them.
 
 Models: `smol` and `llama1b` have the shapes of SmolLM2-135M and Llama-3.2-1B with random weights, which
-accept nearly no draft, `moe` is a small mixture of experts, and `--gguf FILE` takes real weights.
+accept nearly no draft, and `moe` is a small mixture of experts. Real weights come from `--gguf FILE` or from
+`--path FOLDER`, which has a model with its tokenizer as transformers saves it.
 """
 
 import argparse
@@ -38,6 +39,7 @@ def options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="smol", choices=sorted(SHAPES))
     parser.add_argument("--gguf", metavar="FILE", help="real weights, computed in bf16")
+    parser.add_argument("--path", metavar="FOLDER", help="real weights, a folder of safetensors")
     parser.add_argument("--folder", default="/tmp/spec_vllm_models", help="where models are made")
     parser.add_argument("--runner", type=int, default=2, choices=(1, 2))
     parser.add_argument("--parts", default="", help="SPEC_OPS_VLLM")
@@ -49,11 +51,11 @@ def options():
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--top-k", type=int, default=0)
     parser.add_argument("--top-p", type=float, default=1.0)
+    parser.add_argument("--repetition-penalty", type=float, default=1.0)
     parser.add_argument("--eager", action="store_true", help="no CUDA graphs")
     parser.add_argument("--sizes", type=int, nargs="*", help="cudagraph_capture_sizes")
     parser.add_argument("--host", action="store_true", help="how long parts of a step keep the host")
-    parser.add_argument("--profile", metavar="PREFIX", help="write a trace of each batch")
-    return parser.parse_args()
+    return parser
 
 
 def shaped(name, folder):
@@ -117,10 +119,17 @@ def from_gguf(file, folder):
     return str(where)
 
 
+def weights(asked):
+    """The folder of the model."""
+    if asked.path:
+        return asked.path
+    return from_gguf(asked.gguf, asked.folder) if asked.gguf else shaped(asked.model, asked.folder)
+
+
 def texts(asked, where, batch, vocab):
     """Prompts: phrases of random tokens, or requests to write a line again and again."""
     rng = random.Random(11)
-    if asked.gguf:
+    if asked.gguf or asked.path:
         from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(where)
@@ -148,22 +157,29 @@ def drafts(llm):
     return [int(found.get(f"vllm:spec_decode_num_{name}", 0)) for name in names]
 
 
-class Host:
-    """How long parts of a step keep the host: wraps methods of a running engine."""
+def wrap(core, runner, around):
+    """Puts `around(name, call)` in the place of the parts of a step. Of these, `sample` and `propose` are
+    parts of `sample_tokens`, and the samplers' calls of `sample`."""
+    for thing, names in (
+        (core.scheduler, ("schedule", "update_from_output")),
+        (runner, ("execute_model", "sample_tokens", "sample", "postprocess_sampled")),
+        (getattr(runner, "speculator", None), ("propose",)),
+    ):
+        for name in names if thing is not None else ():
+            if hasattr(thing, name):
+                setattr(thing, name, around(name, getattr(thing, name)))
+    samplers = (getattr(runner, name, None) for name in ("sampler", "rejection_sampler"))
+    for thing in filter(None, samplers):
+        # Python looks up `__call__` in the class.
+        kind = type(thing)
+        kind.__call__ = around(f"{kind.__name__}.__call__", kind.__call__)
 
-    def __init__(self, core, runner):
+
+class Host:
+    """How long parts of a step keep the host."""
+
+    def __init__(self):
         self.spent = {}
-        for thing, names in (
-            (core.scheduler, ("schedule", "update_from_output")),
-            (runner, ("execute_model", "sample_tokens", "sample")),
-            (runner.speculator, ("propose",)),
-        ):
-            for name in names if thing is not None else ():
-                setattr(thing, name, self.timed(name, getattr(thing, name)))
-        for thing in filter(None, (runner.sampler, runner.rejection_sampler)):
-            # Python looks up `__call__` in the class.
-            kind = type(thing)
-            kind.__call__ = self.timed(f"{kind.__name__}.__call__", kind.__call__)
 
     def timed(self, name, call):
         def wrapped(*args, **named):
@@ -176,25 +192,25 @@ class Host:
         return wrapped
 
     def take(self):
-        """Microseconds a call, by part, since the last time; `sample` is part of `sample_tokens`."""
+        """Microseconds a call, by part, since the last time."""
         spent, self.spent = self.spent, {}
         return {name: round(seconds / calls * 1e6, 1) for name, (calls, seconds) in spent.items()}
 
 
-def main():
-    asked = options()
+def started(asked):
+    """The engine, its core, and the core's model runner; prints a line about them."""
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = str(asked.runner - 1)
     os.environ["SPEC_OPS_VLLM"] = asked.parts
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     for name in ("VLLM_NO_USAGE_STATS", "DO_NOT_TRACK", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         os.environ.setdefault(name, "1")
-    started = time.perf_counter()
+    start = time.perf_counter()
     import torch
     import vllm
-    from vllm import LLM, SamplingParams
+    from vllm import LLM
 
-    where = from_gguf(asked.gguf, asked.folder) if asked.gguf else shaped(asked.model, asked.folder)
+    where = weights(asked)
     engine = {"enforce_eager": asked.eager}
     if not asked.eager:
         # The default of mode 3 compiles the model besides, which takes a minute at each start.
@@ -225,28 +241,48 @@ def main():
     runner = getattr(runner, "worker", runner).model_runner
     kinds = [type(getattr(runner, name, None)) for name in ("sampler", "rejection_sampler", "speculator")]
     about = {"vllm": vllm.__version__, "torch": torch.__version__}
-    about |= {"gpu": torch.cuda.get_device_name(), "start_s": round(time.perf_counter() - started, 1)}
+    about |= {"gpu": torch.cuda.get_device_name(), "start_s": round(time.perf_counter() - start, 1)}
     print(json.dumps(about | {"classes": [f"{k.__module__}.{k.__name__}" for k in kinds]}), flush=True)
+    return llm, core, runner
+
+
+def asks(asked, batch, tokens):
+    """What each request of a batch asks for."""
+    from vllm import SamplingParams
+
+    return [
+        SamplingParams(
+            temperature=asked.temperature,
+            top_k=asked.top_k,
+            top_p=asked.top_p,
+            repetition_penalty=asked.repetition_penalty,
+            max_tokens=tokens,
+            ignore_eos=True,
+            seed=100 + i if asked.temperature else None,
+            detokenize=False,
+        )
+        for i in range(batch)
+    ]
+
+
+def prompts(asked, llm, batch):
+    """The prompts of a batch, as vLLM takes them."""
     vocab = llm.llm_engine.model_config.get_vocab_size()
-    host = Host(core, runner) if asked.host else None
+    return [{"prompt_token_ids": text} for text in texts(asked, weights(asked), batch, vocab)]
+
+
+def main():
+    asked = options().parse_args()
+    llm, core, runner = started(asked)
+    host = Host() if asked.host else None
+    if host:
+        wrap(core, runner, host.timed)
     for batch in asked.batch:
-        prompts = [{"prompt_token_ids": text} for text in texts(asked, where, batch, vocab)]
-        wanted = [
-            SamplingParams(
-                temperature=asked.temperature,
-                top_k=asked.top_k,
-                top_p=asked.top_p,
-                max_tokens=asked.tokens,
-                ignore_eos=True,
-                seed=100 + i if asked.temperature else None,
-                detokenize=False,
-            )
-            for i in range(batch)
-        ]
+        given, wanted = prompts(asked, llm, batch), asks(asked, batch, asked.tokens)
         before, times = drafts(llm), []
         for _ in range(1 + asked.turns):
             start = time.perf_counter()
-            made = llm.generate(prompts, wanted, use_tqdm=False)
+            made = llm.generate(given, wanted, use_tqdm=False)
             times.append(time.perf_counter() - start)
             if host and len(times) == 1:
                 host.take()
@@ -261,14 +297,6 @@ def main():
         if host:
             line["host_us"] = host.take()
         print(json.dumps(line), flush=True)
-        if asked.profile:
-            for one in wanted:
-                one.max_tokens = 40
-            from torch.profiler import ProfilerActivity, profile
-
-            with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as trace:
-                llm.generate(prompts, wanted, use_tqdm=False)
-            trace.export_chrome_trace(f"{asked.profile}_{batch}.json.gz")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from ._errors import (
 )
 from . import _functions, _planned, _results
 from ._functions import *  # noqa: F403
-from ._native import Plan, __version__, devices
+from ._native import Pipeline, Plan, __version__, devices
 from ._native import forked as _forked
 from ._planned import *  # noqa: F403
 from ._results import *  # noqa: F403
@@ -48,6 +48,7 @@ __all__ = [
     "DeviceLostError",
     "DtypeError",
     "OutOfMemoryError",
+    "Pipeline",
     "Plan",
     "ShapeError",
     "SignatureError",

@@ -31,6 +31,7 @@ from ._functions import (
     unique,
 )
 from ._native import (
+    Pipeline,
     Plan,
     __version__,
     devices,
@@ -86,6 +87,7 @@ __all__ = [
     "MoeAlignResult",
     "NgramMatch",
     "OutOfMemoryError",
+    "Pipeline",
     "Plan",
     "PromptLookup",
     "PromptLookupResult",

@@ -1,6 +1,6 @@
 """The compiled half."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 __version__: str
@@ -46,3 +46,17 @@ class Plan:
     def workspace_size(self) -> int: ...
     @property
     def route(self) -> str: ...
+
+@final
+class Pipeline:
+    """Operators that one call enqueues, one after the other."""
+
+    def __new__(
+        cls,
+        arrays: Sequence[str],
+        stages: Sequence[Any],
+        results: Mapping[str, str | None] | None = None,
+        first: Mapping[str, str] | None = None,
+    ) -> Pipeline: ...
+    def __call__(self, *arrays: Any, **named: Any) -> Any:
+        """Enqueues the operators; the results in order: None, an array, or a tuple."""

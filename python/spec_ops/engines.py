@@ -15,7 +15,7 @@ import ast
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -89,12 +89,28 @@ REPLACEMENTS = (
         "the first model runner; of equal logits the lower index is kept",
     ),
     *(
-        Replacement("vllm", "penalties", target, f"spec_ops.vllm.{name}", "the first model runner")
-        for target, name in (
-            (f"{_V1}.ops.penalties.apply_penalties", "apply_penalties"),
-            (f"{_V1}.ops.bad_words.apply_bad_words", "apply_bad_words"),
-            (f"{_V1}.ops.bad_words.apply_bad_words_with_drafts", "apply_bad_words_with_drafts"),
+        Replacement("vllm", "penalties", target, f"spec_ops.{name}", note)
+        for target, name, note in (
+            (
+                f"{_V2}.sample.penalties.PenaltiesState", "vllm_penalties.PenaltiesState",
+                "the second model runner with n-gram drafts",
+            ),
+            (
+                f"{_V2}.sample.bad_words.BadWordsState", "vllm_penalties.BadWordsState",
+                "the second model runner",
+            ),
+            (f"{_V1}.ops.penalties.apply_penalties", "vllm.apply_penalties", "the first model runner"),
+            (f"{_V1}.ops.bad_words.apply_bad_words", "vllm.apply_bad_words", "the first model runner"),
+            (
+                f"{_V1}.ops.bad_words.apply_bad_words_with_drafts",
+                "vllm.apply_bad_words_with_drafts", "the first model runner",
+            ),
         )
+    ),
+    Replacement(
+        "vllm", "indexer", "vllm.model_executor.layers.indexer_topk.SparseIndexerTopk",
+        "spec_ops.vllm_indexer.SparseIndexerTopk",
+        "rows that decode, whatever backend; a model's own calls of torch.ops stay vLLM's",
     ),
     *(
         Replacement("vllm", part, f"vllm._custom_ops.{name}", f"spec_ops.vllm.{name}")
@@ -145,6 +161,7 @@ REPLACEMENTS = (
 LEFT = {
     "vllm": {
         "drafter": "suffix-drafter drafts more that is accepted",
+        "penalties": "not measured in the engine",
         "filters": "a mask of kept tokens costs more than vLLM's own kernel",
         "routers": "not measured faster in the engine",
         "align": "not measured faster in the engine",
@@ -286,9 +303,9 @@ def _lost(sources: Path, targets: Iterable[str]) -> list[str]:
 
 
 def _names(file: Path, imports: bool = True) -> set[str]:
-    """The names that a file defines, or imports, at its top."""
+    """The names that a file defines, or imports, at its top, whatever platform it does that for."""
     names = set()
-    for node in ast.parse(file.read_text()).body:
+    for node in _statements(ast.parse(file.read_text("utf-8")).body):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             names.add(node.name)
         elif isinstance(node, ast.ImportFrom) and imports:
@@ -296,6 +313,17 @@ def _names(file: Path, imports: bool = True) -> set[str]:
         elif isinstance(node, ast.Assign):
             names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
     return names
+
+
+def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements, and those of their branches."""
+    for node in body:
+        yield node
+        if isinstance(node, (ast.If, ast.Try, ast.With)):
+            branches = (getattr(node, name, []) for name in ("body", "orelse", "finalbody"))
+            handlers = (handler.body for handler in getattr(node, "handlers", []))
+            for branch in (*branches, *handlers):
+                yield from _statements(branch)
 
 
 def _last(engine: str) -> str:

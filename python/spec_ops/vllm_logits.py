@@ -28,7 +28,7 @@ try:
 except ImportError:
     _Second = object
 
-__all__ = ["AdjustLogits"]
+__all__ = ["AdjustLogits", "rows_of"]
 
 _BASES = tuple(dict.fromkeys(base for base in (_First, _Second) if base is not object))
 
@@ -37,6 +37,23 @@ def _asked(params: Any) -> tuple[int, list[int] | None]:
     """What a request's parameters ask for."""
     extra = getattr(params, "extra_args", None) or {}
     return extra.get("no_repeat_ngram_size") or 0, extra.get("allowed_tokens")
+
+
+def rows_of(states: Any, ctx: Any) -> dict[str, torch.Tensor]:
+    """What `adjust_logits` reads besides logits, of a step of the second runner: the texts of all
+    slots, each row's slot, and where rows are drafts, the drafts before each row."""
+    slots = ctx.expanded_idx_mapping
+    found = {
+        "tokens": states.all_token_ids.gpu,
+        "prompt_lengths": states.prompt_len.gpu,
+        "lengths": states.total_len.gpu,
+        "requests": slots.to(torch.int32),
+    }
+    if len(slots) != len(ctx.idx_mapping_np):
+        before = torch.arange(-1, len(slots) - 1, dtype=torch.int32, device=slots.device)
+        found["draft_tokens"] = ctx.input_ids
+        found["parents"] = torch.where(ctx.expanded_local_pos > 0, before, -1)
+    return found
 
 
 class AdjustLogits(*_BASES):  # type: ignore[misc]
@@ -143,17 +160,8 @@ class AdjustLogits(*_BASES):  # type: ignore[misc]
     def _apply_second(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
         slots = ctx.idx_mapping_np
         if self.sizes[slots].any():
-            states, rows = self.states, len(logits)
-            before = torch.arange(-1, rows - 1, dtype=torch.int32, device=logits.device)
             functions.adjust_logits(
-                logits,
-                states.all_token_ids.gpu,
-                states.prompt_len.gpu,
-                states.total_len.gpu,
-                requests=ctx.expanded_idx_mapping.to(torch.int32),
-                draft_tokens=ctx.input_ids,
-                parents=torch.where(ctx.expanded_local_pos > 0, before, -1),
-                no_repeat_ngram=self.on_device,
+                logits, **rows_of(self.states, ctx), no_repeat_ngram=self.on_device
             )
         if not self.masks.keys().isdisjoint(slots.tolist()):
             self._masked(logits, ctx.expanded_idx_mapping)

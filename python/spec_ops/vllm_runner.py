@@ -1,10 +1,10 @@
 """Sampling, verification and drafting of vLLM's second model runner, its default, in few calls.
 
 :class:`Sampler` and :class:`RejectionSampler` take the place of vLLM's classes, :class:`Drafter` and
-:class:`SuffixDrafter` that of its n-gram speculator. Each step of the engine is one call of an
-operator for the drafts, one for the tokens of all rows, and one that follows the drafts; no operator
-of torch stands between vLLM's tensors and these calls, because on a small model the host's time for
-launching such operators is what a step waits for.
+:class:`SuffixDrafter` that of its n-gram speculator. A step of the engine is one call into the
+compiled half for the tokens of all rows and the drafts that are kept, and one for the next drafts.
+No operator of torch stands between vLLM's tensors and these calls, because on a small model a step
+waits for the host, which launches such operators.
 
 A request's token at a position depends on its seed, the position and its logits alone, and no draft
 changes the text: verification emits the target's own tokens, with or without drafts.
@@ -27,7 +27,7 @@ from vllm.v1.worker.gpu.spec_decode import init_speculator as vllm_init_speculat
 from vllm.v1.worker.gpu.spec_decode import rejection_sampler as vllm_rejection
 from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 
-from . import PromptLookup, SampleLogits, SuffixLookup, TreeVerify
+from . import Pipeline, PromptLookup, SampleLogits, SuffixLookup, TreeVerify
 
 __all__ = [
     "Drafter",
@@ -46,23 +46,44 @@ _MAX_TOP = 256
 _OTHER_NOISE = ("dflash2", "dspark", "xpress", "lilicorr")
 
 
-class _Plans:
-    """The plans of an operator, by what tells calls of one engine apart."""
+#: What `sample_logits` reads, in the order in which the calls below pass it.
+_DRAWN_FROM = ("logits", "positions", "temperature", "seeds", "requests", "top_k", "top_p", "min_p")
 
-    #: vLLM has a bounded number of batch sizes; a server that meets more starts again.
-    most = 1024
 
-    def __init__(self, operator: Any) -> None:
-        self.operator = operator
-        self.known: dict[Any, Any] = {}
+def _scores(top: int | None) -> dict[str, None]:
+    """The results that log-probabilities are made of, with those of the `top` likeliest tokens; None
+    where nobody asks for log-probabilities."""
+    if top is None:
+        return {}
+    names = ("logprobs", "ranks") + ("top_tokens", "top_logprobs") * bool(top)
+    return dict.fromkeys(names)
 
-    def __call__(self, key: Any, *inputs: Any, out: Any, **named: Any) -> None:
-        plan = self.known.get(key)
-        if plan is None:
-            if len(self.known) >= self.most:
-                self.known.clear()
-            plan = self.known[key] = self.operator.plan(*inputs, out=out, **named)
-        plan(*inputs, out=out, **named)
+
+class _Firsts(dict):
+    """The first elements of a tensor, by their number: a view costs as much as a small operator."""
+
+    def __init__(self, whole: torch.Tensor) -> None:
+        super().__init__()
+        self.whole = whole
+
+    def __missing__(self, count: int) -> torch.Tensor:
+        view = self[count] = self.whole[:count]
+        return view
+
+
+def logprobs(
+    tokens: torch.Tensor,
+    scores: torch.Tensor,
+    ranks: torch.Tensor,
+    likeliest: torch.Tensor | None = None,
+    of_likeliest: torch.Tensor | None = None,
+) -> LogprobsTensors:
+    """Of tokens `[rows, 1]`: each row's own log-probability comes first, then those of the
+    likeliest."""
+    if likeliest is not None:
+        tokens = torch.cat((tokens, likeliest), dim=1)
+        scores = torch.cat((scores, of_likeliest), dim=1)
+    return LogprobsTensors(tokens, scores, ranks.view(-1))
 
 
 class Sampler(vllm_sampler.Sampler):
@@ -79,13 +100,16 @@ class Sampler(vllm_sampler.Sampler):
         #: What the request in each slot asks for.
         self.asked = np.zeros(max_num_reqs, dtype=np.int64)
         device = self.req_states.device
-        self.one_each = torch.ones(max_num_reqs, dtype=torch.int32, device=device)
-        self.none_each = torch.zeros(max_num_reqs, dtype=torch.int32, device=device)
-        self.plans = _Plans(SampleLogits(min_p_first=True))
+        self.one_each = _Firsts(torch.ones(max_num_reqs, dtype=torch.int32, device=device))
+        self.none_each = _Firsts(torch.zeros(max_num_reqs, dtype=torch.int32, device=device))
+        #: By the number of likeliest tokens that log-probabilities are asked of.
+        self.pipelines: dict[int | None, Pipeline] = {}
         #: Whether each step of the engine asks for more than tokens and log-probabilities.
         self.unusual = bool(
             self.compute_nans or self.return_sampling_mask or self.trace_replay_state is not None
         )
+        #: What all slots ask for, together.
+        self.asked_by_any = _UNUSUAL if self.unusual else 0
 
     def add_request(self, req_idx: int, sampling_params: Any) -> None:
         """A request enters a slot."""
@@ -98,6 +122,8 @@ class Sampler(vllm_sampler.Sampler):
         if self.trace_replay_state is not None:
             self.trace_replay_state.add_request(req_idx, sampling_params)
         self.asked[req_idx] = self._asked_by(req_idx, of_processors)
+        asked = int(np.bitwise_or.reduce(self.asked))
+        self.asked_by_any = asked | _UNUSUAL if self.unusual else asked
 
     def _asked_by(self, slot: int, processed: bool) -> int:
         states = self.sampling_states
@@ -117,8 +143,30 @@ class Sampler(vllm_sampler.Sampler):
 
     def asked_by(self, slots: np.ndarray) -> int:
         """What the requests of a batch ask for, together."""
+        if not self.asked_by_any:
+            return 0
         asked = int(np.bitwise_or.reduce(self.asked[slots]))
         return asked | _UNUSUAL if self.unusual else asked
+
+    def drawn_from(
+        self, logits: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor, asked: int
+    ) -> tuple[torch.Tensor | None, ...]:
+        """The arrays of `_DRAWN_FROM`. There may be more positions than rows of logits."""
+        states = self.sampling_states
+        return (
+            logits,
+            positions,
+            states.temperature.gpu,
+            states.seeds.gpu,
+            slots,
+            states.top_k.gpu if asked & _TOP_K else None,
+            states.top_p.gpu if asked & _TOP_P else None,
+            states.min_p.gpu if asked & _MIN_P else None,
+        )
+
+    def top(self, slots: np.ndarray, asked: int) -> int | None:
+        """How many likeliest tokens log-probabilities are asked of; None: no log-probabilities."""
+        return self.sampling_states.max_num_logprobs(slots) if asked & _LOGPROBS else None
 
     def draw(
         self,
@@ -126,40 +174,42 @@ class Sampler(vllm_sampler.Sampler):
         slots: torch.Tensor,
         positions: torch.Tensor,
         asked: int,
-        top: int = 0,
+        top: int | None = None,
     ) -> tuple[torch.Tensor, LogprobsTensors | None]:
-        """A token for each row of logits, `[rows]` of i64, and where `asked` has `_LOGPROBS` its
-        log-probability, its rank, and those of the `top` likeliest tokens."""
-        rows = len(logits)
-        states, device = self.sampling_states, logits.device
-        named = {"requests": slots}
-        if asked & _TOP_K:
-            named["top_k"] = states.top_k.gpu
-        if asked & _TOP_P:
-            named["top_p"] = states.top_p.gpu
-        if asked & _MIN_P:
-            named["min_p"] = states.min_p.gpu
-        tokens = torch.empty(rows, dtype=torch.int64, device=device)
-        inputs = (logits, positions, states.temperature.gpu, states.seeds.gpu)
-        like = (rows, logits.stride(0), logits.dtype, slots.dtype, positions.dtype)
-        key = (*like, asked & (_TOP_K | _TOP_P | _MIN_P))
-        if not asked & _LOGPROBS:
-            self.plans(key, *inputs, out=(tokens,), **named)
-            return tokens, None
-        # The token's own log-probability comes first, then those of the likeliest.
-        scores = torch.empty(rows, dtype=torch.float32, device=device)
-        ranks = torch.empty(rows, dtype=torch.int32, device=device)
-        likeliest, of_likeliest = None, None
-        if top:
-            likeliest = torch.empty((rows, top), dtype=torch.int32, device=device)
-            of_likeliest = torch.empty((rows, top), dtype=torch.float32, device=device)
-        out = (tokens, None, scores, None, ranks, likeliest, of_likeliest)
-        self.plans((*key, top), *inputs, out=out, **named)
-        ids, scores = tokens.unsqueeze(1), scores.unsqueeze(1)
-        if top:
-            ids = torch.cat((ids, likeliest), dim=1)
-            scores = torch.cat((scores, of_likeliest), dim=1)
-        return tokens, LogprobsTensors(ids, scores, ranks)
+        """A token for each row of logits, `[rows, 1]` of i64, and with `top` its log-probability and
+        rank, and the log-probabilities of the `top` likeliest tokens."""
+        pipeline = self.pipelines.get(top)
+        if pipeline is None:
+            pipeline = self.pipelines[top] = Pipeline(
+                _DRAWN_FROM,
+                [SampleLogits(min_p_first=True, n=1, top=top or None)],
+                results={"tokens": "i64"} | _scores(top),
+                first={"positions": "logits"},
+            )
+        made = pipeline(*self.drawn_from(logits, slots, positions, asked))
+        if top is None:
+            return made, None
+        return made[0], logprobs(*made)
+
+    @staticmethod
+    def is_theirs(asked: int) -> bool:
+        """Whether vLLM's own step serves what is asked: also log-probabilities of logits that
+        processors change, which are those of the logits before."""
+        both = _PROCESSORS | _LOGPROBS
+        return bool(asked & _UNUSUAL) or asked & both == both
+
+    @staticmethod
+    def context(batch: Any, input_ids: torch.Tensor, pos: torch.Tensor) -> LogitsContext:
+        """What processors read of a step, of whose rows these are the tokens and positions."""
+        return LogitsContext(
+            expanded_idx_mapping=batch.expanded_idx_mapping,
+            idx_mapping=batch.idx_mapping,
+            idx_mapping_np=batch.idx_mapping_np,
+            expanded_local_pos=batch.expanded_local_pos,
+            input_ids=input_ids,
+            pos=pos,
+            seq_lens_upper_bound_np=batch.seq_lens_cpu_upper_bound.numpy(),
+        )
 
     def adjusted(self, logits: torch.Tensor, context: LogitsContext) -> torch.Tensor:
         """Logits in f32 as vLLM's processors leave them, before temperatures and filters."""
@@ -173,16 +223,18 @@ class Sampler(vllm_sampler.Sampler):
         """A token for each request of a step without drafts."""
         batch = input_batch
         asked = self.asked_by(batch.idx_mapping_np)
-        if asked & (_PROCESSORS | _UNUSUAL):
+        if self.is_theirs(asked):
             return super().__call__(logits, batch)
-        requests = batch.num_reqs
+        requests, positions, input_ids = batch.num_reqs, batch.positions, batch.input_ids
         if batch.has_prefill or batch.num_tokens != requests:
-            positions = batch.positions[batch.logits_indices]
-        else:
-            positions = batch.positions[:requests]
-        top = self.sampling_states.max_num_logprobs(batch.idx_mapping_np) if asked & _LOGPROBS else 0
-        tokens, logprobs = self.draw(logits, batch.idx_mapping, positions, asked, top)
-        num_sampled, num_rejected = self.one_each[:requests], self.none_each[:requests]
+            positions = positions[batch.logits_indices]
+            input_ids = input_ids[batch.logits_indices] if asked & _PROCESSORS else input_ids
+        if asked & _PROCESSORS:
+            context = self.context(batch, input_ids[:requests], positions[:requests])
+            logits = self.adjusted(logits, context)
+        top = self.top(batch.idx_mapping_np, asked)
+        tokens, scores = self.draw(logits, batch.idx_mapping, positions, asked, top)
+        num_sampled, num_rejected = self.one_each[requests], self.none_each[requests]
         if batch.has_prefill:
             # A request that is still reading its prompt takes no token.
             num_sampled, num_rejected = get_num_sampled_and_rejected(
@@ -193,8 +245,8 @@ class Sampler(vllm_sampler.Sampler):
                 self.req_states.prefill_len.gpu,
             )
         return SamplerOutput(
-            sampled_token_ids=tokens.view(requests, 1),
-            logprobs_tensors=logprobs,
+            sampled_token_ids=tokens,
+            logprobs_tensors=scores,
             num_nans=None,
             num_sampled=num_sampled,
             num_rejected=num_rejected,
@@ -226,10 +278,10 @@ class Sampler(vllm_sampler.Sampler):
         )
         if asked & _PROCESSORS:
             logits = self.adjusted(logits, context)
-        tokens, _ = self.draw(logits, expanded_idx_mapping, pos, asked & ~_LOGPROBS)
+        tokens, _ = self.draw(logits, expanded_idx_mapping, pos, asked)
         if self.return_sampling_mask or return_logprobs and self.logprobs_mode.startswith("processed"):
             logits = self.filtered(logits, context)
-        return tokens, logits
+        return tokens.view(-1), logits
 
     def filtered(self, logits: torch.Tensor, context: LogitsContext) -> torch.Tensor:
         """Logits that processors have changed, as vLLM's temperatures and filters leave them."""
@@ -249,13 +301,20 @@ class RejectionSampler(vllm_rejection.RejectionSampler):
     probabilities, go through :func:`spec_ops.vllm_v2.rejection_sample`.
     """
 
+    #: The tokens of each request `[requests, columns]`, -1 behind, and their numbers.
+    _followed = {"tokens": "i64", "num_tokens": None}
+
     def __init__(self, sampler: Any, spec_config: Any, device: torch.device, **named: Any) -> None:
         super().__init__(sampler, spec_config, device, **named)
         self.columns = self.num_speculative_steps + 1
-        self.plans = _Plans(TreeVerify(max_depth=self.num_speculative_steps))
-        # Where each request's path of nodes goes, which no one reads: a chain's is 0, 1, 2, ..
+        # torch subtracts from a tensor in a third of the time that a number takes.
         slots = sampler.sampling_states.max_num_reqs
-        self.nodes = torch.empty((slots, self.columns), dtype=torch.int32, device=device)
+        every = torch.full((slots,), self.columns, dtype=torch.int32, device=device)
+        self.all_columns = _Firsts(every)
+        self.pipelines: dict[int | None, Pipeline] = {}
+        self.follow = Pipeline(
+            ("drafts", "target", "offsets"), [self._following()], results=self._followed
+        )
         self.other_noise = spec_config.method in _OTHER_NOISE
         #: Whether vLLM's config accepts drafts by a rule other than equality with the sampled token.
         self.other_rule = (
@@ -266,17 +325,26 @@ class RejectionSampler(vllm_rejection.RejectionSampler):
             or not isinstance(sampler, Sampler)
         )
 
-    def follow(
-        self, drafts: torch.Tensor, target: torch.Tensor, offsets: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The tokens of each request `[requests, columns]`, -1 behind, and their numbers."""
-        requests, device = len(offsets) - 1, target.device
-        tokens = torch.empty((requests, self.columns), dtype=torch.int64, device=device)
-        counts = torch.empty(requests, dtype=torch.int32, device=device)
-        key = (len(target), requests, drafts.dtype)
-        out = (tokens, self.nodes[:requests], counts)
-        self.plans(key, drafts, target, row_offsets=offsets, out=out)
-        return tokens, counts
+    def _following(self) -> tuple[TreeVerify, dict[str, str]]:
+        """The stage that goes down each request's drafts."""
+        arrays = {"draft_tokens": "drafts", "target_tokens": "target", "row_offsets": "offsets"}
+        return TreeVerify(max_depth=self.num_speculative_steps), arrays
+
+    def verify(self, top: int | None) -> Pipeline:
+        """Draws the target's token in each row and follows the drafts; with `top`, reports the
+        target's tokens and their log-probabilities too."""
+        pipeline = self.pipelines.get(top)
+        if pipeline is None:
+            # A column of one token, as log-probabilities are reported of, is no chain of drafts.
+            drawing = SampleLogits(min_p_first=True, top=top or None), {"tokens": "target"}
+            scores = _scores(top) if top is None else {"target": "i64"} | _scores(top)
+            pipeline = self.pipelines[top] = Pipeline(
+                (*_DRAWN_FROM, "drafts", "offsets"),
+                [drawing, self._following()],
+                results=self._followed | scores,
+                first={"positions": "logits", "drafts": "logits"},
+            )
+        return pipeline
 
     def __call__(
         self,
@@ -287,10 +355,17 @@ class RejectionSampler(vllm_rejection.RejectionSampler):
     ) -> SamplerOutput:
         """The tokens of a step with drafts."""
         batch, sampler = input_batch, self.sampler
-        asked = _UNUSUAL if self.other_rule else sampler.asked_by(batch.idx_mapping_np)
-        if asked & (_PROCESSORS | _UNUSUAL) or draft_logits is not None and self.other_noise:
+        if self.other_rule:
             return super().__call__(logits, batch, draft_logits, invalid_drafts)
+        asked = sampler.asked_by(batch.idx_mapping_np)
         rows, requests = len(logits), batch.num_reqs
+        if (
+            sampler.is_theirs(asked)
+            or draft_logits is not None and self.other_noise
+            # Logits in f32, for processors, take their memory in parts.
+            or asked & _PROCESSORS and rows > vllm_rejection.get_max_chunk_logits(logits.shape[1])
+        ):
+            return super().__call__(logits, batch, draft_logits, invalid_drafts)
         if batch.has_prefill or batch.num_tokens != rows:
             drafts, positions = vllm_rejection.gather_draft_sampled(
                 batch.input_ids,
@@ -301,22 +376,18 @@ class RejectionSampler(vllm_rejection.RejectionSampler):
                 sampler.req_states.prefill_len.gpu,
             )
         else:
-            drafts, positions = batch.input_ids[:rows], batch.positions[:rows]
+            # Longer than the rows where the step replays a larger graph.
+            drafts, positions = batch.input_ids, batch.positions
+        if asked & _PROCESSORS:
+            logits = sampler.adjusted(logits, sampler.context(batch, drafts[:rows], positions[:rows]))
         if invalid_drafts is not None:
-            drafts = drafts.masked_fill(invalid_drafts, -1)
-        top = sampler.sampling_states.max_num_logprobs(batch.idx_mapping_np) if asked & _LOGPROBS else 0
-        target, logprobs = sampler.draw(logits, batch.expanded_idx_mapping, positions, asked, top)
-        tokens, taken = self.follow(drafts, target, batch.cu_num_logits)
-        if logprobs is not None and rows != requests:
-            of_requests: Any = batch.cu_num_logits_np.tolist()
-            if self.enable_adaptive_verification:
-                logprobs = logprobs._replace(
-                    cu_num_generated_tokens_tensor=batch.cu_num_logits.clone()
-                )
-            else:
-                logprobs = logprobs._replace(cu_num_generated_tokens=of_requests)
+            drafts = drafts[:rows].masked_fill(invalid_drafts, -1)
+        top = sampler.top(batch.idx_mapping_np, asked)
+        drawn_from = sampler.drawn_from(logits, batch.expanded_idx_mapping, positions, asked)
+        tokens, taken, *of_rows = self.verify(top)(*drawn_from, drafts, batch.cu_num_logits)
+        scores = self._scored(batch, *of_rows) if of_rows else None
         if rows == requests * self.columns and not batch.has_prefill:
-            rejected = self.columns - taken
+            rejected = self.all_columns[requests] - taken
         else:
             # Takes no token of a request that is still reading its prompt.
             taken, rejected = get_num_sampled_and_rejected(
@@ -328,11 +399,23 @@ class RejectionSampler(vllm_rejection.RejectionSampler):
             )
         return SamplerOutput(
             sampled_token_ids=tokens,
-            logprobs_tensors=logprobs,
+            logprobs_tensors=scores,
             num_nans=None,
             num_sampled=taken,
             num_rejected=rejected,
         )
+
+    def _scored(
+        self, batch: Any, target: torch.Tensor, scores: torch.Tensor, ranks: torch.Tensor, *top: Any
+    ) -> LogprobsTensors:
+        """The log-probabilities of all rows, and where each request's rows begin."""
+        made = logprobs(target.unsqueeze(1), scores.unsqueeze(1), ranks, *top)
+        if len(target) == batch.num_reqs:
+            return made
+        if self.enable_adaptive_verification:
+            return made._replace(cu_num_generated_tokens_tensor=batch.cu_num_logits.clone())
+        of_requests: Any = batch.cu_num_logits_np.tolist()
+        return made._replace(cu_num_generated_tokens=of_requests)
 
     def _verify(
         self,
@@ -399,9 +482,9 @@ class Drafter(BaseSpeculator):
         self.max_n = config.prompt_lookup_max or max(5, self.min_n)
         slots = vllm_config.scheduler_config.max_num_seqs
         shape = (slots, self.num_speculative_steps)
-        self.drafts = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.counts = torch.zeros(slots, dtype=torch.int32, device=device)
-        self.plans = _Plans(self.operator())
+        self.drafts = _Firsts(torch.zeros(shape, dtype=torch.int64, device=device))
+        # Nobody reads how many drafts there are: behind them stands the last token.
+        self.pipeline = Pipeline(("tokens", "lengths", "requests", "drafts"), [self.operator()])
 
     def operator(self) -> Any:
         """The operator that looks for drafts."""
@@ -423,13 +506,11 @@ class Drafter(BaseSpeculator):
         self, input_batch: Any, *_args: Any, dummy_run: bool = False, **_named: Any
     ) -> torch.Tensor:
         """Drafts `[num_reqs, num_speculative_steps]` of i64."""
-        requests = input_batch.num_reqs
-        drafts = self.drafts[:requests]
-        if dummy_run:
-            return drafts
-        states, slots = self.req_states, input_batch.idx_mapping
-        tokens, lengths = states.all_token_ids.gpu, states.total_len.gpu
-        self.plans(requests, tokens, lengths, requests=slots, out=(drafts, self.counts[:requests]))
+        drafts = self.drafts[input_batch.num_reqs]
+        if not dummy_run:
+            states = self.req_states
+            tokens, lengths = states.all_token_ids.gpu, states.total_len.gpu
+            self.pipeline(tokens, lengths, input_batch.idx_mapping, drafts)
         return drafts
 
 

@@ -534,7 +534,7 @@ fn difference(given: Option<TensorDesc>, planned: Option<TensorDesc>) -> Status 
 /// Takes signed integers as unsigned integers with the same bits, if the contract allows only
 /// unsigned ones. Libraries without unsigned dtypes hold seeds, flags and counts in signed
 /// integers.
-fn same_bits(argument: &Argument, desc: TensorDesc) -> TensorDesc {
+pub fn same_bits(argument: &Argument, desc: TensorDesc) -> TensorDesc {
     use spec::DType::{I32, I64, U32, U64};
     let other = match desc.dtype() {
         I64 => U64,

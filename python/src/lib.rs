@@ -6,10 +6,12 @@
 //! | `library` | the libraries of arrays: their current streams, and how they make new arrays |
 //! | `options` | makes operators from Python values, by the contract's descriptions |
 //! | `call` | a common interface of all operators |
-//! | `prepared` | an operator created for shapes and a device, and its workspaces |
+//! | `prepared` | an operator created for shapes and a device |
+//! | `workspace` | the memory that calls use besides their arguments |
 //! | `contract` | an operator's contract, and the errors for its arguments |
 //! | `arguments` | the arguments of one call: read, completed, compared with the plan |
 //! | `operator`, `plan` | `Operator` and `Plan`, the objects that Python calls |
+//! | `pipeline` | `Pipeline`: several operators by one call |
 //! | `device` | open devices; threads after a fork |
 //! | `shape` | shapes as Python objects, for calls that are traced |
 //! | `error` | exceptions |
@@ -25,9 +27,11 @@ mod error;
 mod library;
 mod operator;
 mod options;
+mod pipeline;
 mod plan;
 mod prepared;
 mod shape;
+mod workspace;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
@@ -35,6 +39,7 @@ use spec::options::{DefaultValue, Kind, OptionInfo};
 use spec::{Argument, Device, Role};
 
 use crate::operator::Operator;
+use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 
 /// The operators as their contracts declare them: by name a dict of `type` (the name of its type),
@@ -132,6 +137,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<Operator>()?;
     module.add_class::<Plan>()?;
+    module.add_class::<Pipeline>()?;
     module.add_function(wrap_pyfunction!(operator::operator, module)?)?;
     module.add_function(wrap_pyfunction!(operator::call, module)?)?;
     module.add_function(wrap_pyfunction!(plan::restore, module)?)?;

@@ -15,7 +15,8 @@ use crate::error;
 use crate::library::Fresh;
 use crate::options::MAKERS;
 use crate::plan::Plan;
-use crate::prepared::{Descs, Keeps, Prepared, Shared};
+use crate::prepared::{Descs, Prepared, Shared};
+use crate::workspace::Keeps;
 
 /// The largest number of shapes for which an operator caches what it prepared. Preparing again
 /// costs little more than a call.
@@ -130,8 +131,8 @@ impl Operator {
         Prepared::new(py, self.contract.operator(), key.device, descs, outputs)
     }
 
-    /// The outputs that calls make.
-    fn new_outputs(
+    /// The outputs that calls make; their descriptors become part of `descs`.
+    pub(crate) fn new_outputs(
         &self,
         py: Python<'_>,
         key: &Key,

@@ -10,7 +10,8 @@ use crate::dlpack;
 use crate::error;
 use crate::library;
 use crate::operator::{Key, Operator};
-use crate::prepared::{Keeps, Prepared};
+use crate::prepared::Prepared;
+use crate::workspace::Keeps;
 
 /// An operator made for arrays of certain shapes and types on a device, with a workspace of
 /// its own for each stream. Calls check that arrays are like that, enqueue, and do nothing

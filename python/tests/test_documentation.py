@@ -52,7 +52,8 @@ def test_stubs():
         assert (ROOT / "python/spec_ops" / name).read_text() == text()
 
 
-ENGINES = ["engines", "fastdeploy", "flashinfer", "sglang", "sglang_plugin", "vllm", "vllm_logits", "vllm_plugin", "vllm_v2"]
+ENGINES = ["engines", "fastdeploy", "flashinfer", "sglang", "sglang_plugin", "vllm", "vllm_indexer", "vllm_logits"]
+ENGINES += ["vllm_penalties", "vllm_plugin", "vllm_v2"]
 
 
 @pytest.mark.parametrize("name", ["__init__", "torch", *ENGINES])

@@ -92,6 +92,10 @@ def test_check_of_sources(tmp_path):
         file = file / "__init__.py" if is_package else file.with_suffix(".py")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(text))
+    # A name may depend on the platform.
+    file = tmp_path / "vllm/v1/worker/gpu/sample/gumbel.py"
+    branches = textwrap.indent(file.read_text(), "        ")
+    file.write_text(f"if a:\n    pass\nelse:\n    try:\n{branches}    except ImportError:\n        b = 1\n")
     said = []
     assert engines.check("vllm==0.33", tmp_path, said.append) == 0
     old = tmp_path / "vllm/v1/worker/gpu/sample/gumbel.py"
@@ -171,7 +175,7 @@ def test_versions_of_vllm(version):
         theirs = methods(root.joinpath(*one.target.split(".")[:-1]).with_suffix(".py"), name)
         ours = methods(PACKAGE.joinpath(*one.by.split(".")[:-1]).with_suffix(".py"), name)
         both = (ours.keys() & theirs.keys()) - {"__init__"}
-        assert {"__call__"} <= both
+        assert both & {"__call__", "apply", "forward"}
         for method in both:
             assert ours[method] == theirs[method], (version, one.target, method)
 

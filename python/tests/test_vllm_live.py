@@ -49,7 +49,19 @@ DRAWN = [
     },
 ]  # fmt: skip
 ALL = {"name": "everything", "requests": [SAMPLED, {}, FEW, PENALTIES, SAMPLED | PENALTIES, {}, SAMPLED, {}]}
+#: The same without chance, since chance in the first runner depends on drafts.
+SURE = {"name": "everything sure", "requests": [{}, {}, FEW, PENALTIES, {}, WORD, PENALTIES, {}]}
+#: `all`, and what it leaves of the samplers.
+MOST = "all,penalties"
 SAMPLER, DRAFTS = {"runner": 2, "parts": "sampler"}, {"draft": "ngram_gpu"}
+#: Prefills of 24 tokens at a time beside decoding, and a cache of 8 blocks for 8 requests of two, so that
+#: requests are preempted and read their texts again.
+SMALL = {
+    "num_gpu_blocks_override": 8,
+    "block_size": 32,
+    "max_model_len": 224,
+    "max_num_batched_tokens": 24,
+}
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +114,7 @@ def assert_close(ours, theirs):
         assert ours == theirs
 
 
-@pytest.mark.parametrize("parts", ["sampler", "suffix-drafter", "drafter,sampler", "all"])
+@pytest.mark.parametrize("parts", ["sampler", "suffix-drafter", "drafter,sampler", MOST])
 def test_texts_without_chance_are_those_of_vllm(served, parts):
     """The second runner, with drafts: each part, and all."""
     theirs = served(runner=2, batches=EXACT)
@@ -113,7 +125,7 @@ def test_texts_without_chance_are_those_of_vllm(served, parts):
 
 def test_the_classes_that_serve(served):
     """What `all` puts in place, and the line of the log that says so."""
-    ours = served(runner=2, parts="all", batches=EXACT, **DRAFTS)
+    ours = served(runner=2, parts=MOST, batches=EXACT, **DRAFTS)
     names = {name: kind.rpartition(".")[2] for name, kind in ours["classes"].items()}
     assert ours["classes"]["speculator"] == "spec_ops.vllm_runner.SuffixDrafter"
     assert names["sampler"] == "Sampler" and names["rejection_sampler"] == "RejectionSampler"
@@ -125,8 +137,8 @@ def test_drafts_leave_what_chance_decides(served):
     theirs = served(**SAMPLER, batches=EXACT + DRAWN)
     for wanted in (
         {"parts": "drafter,sampler", **DRAFTS},
-        {"parts": "all", **DRAFTS},
-        {"parts": "all", "draft": "ngram", "drafts": 2},
+        {"parts": MOST, **DRAFTS},
+        {"parts": MOST, "draft": "ngram", "drafts": 2},
     ):
         ours = served(runner=2, batches=DRAWN, **wanted)
         same(ours, theirs, DRAWN)
@@ -136,13 +148,16 @@ def test_drafts_leave_what_chance_decides(served):
 
 
 def test_prompts_in_parts_and_requests_that_wait(served):
-    """Prefills of 24 tokens at a time beside decoding, and a cache of 8 blocks for 8 requests of two, so
-    that requests are preempted and read their texts again."""
+    """A small cache changes no text: in the second runner with chance, in the first without."""
     theirs = served(**SAMPLER, batches=[ALL])
-    small = {"num_gpu_blocks_override": 8, "block_size": 32, "max_model_len": 224}
-    small["max_num_batched_tokens"] = 24
-    for wanted in ({"parts": "sampler"}, {"parts": "all", **DRAFTS}):
-        same(served(runner=2, batches=[ALL], engine=small, **wanted), theirs, [ALL])
+    for wanted in ({"parts": "sampler"}, {"parts": MOST, **DRAFTS}):
+        ours = served(runner=2, batches=[ALL], engine=SMALL, **wanted)
+        same(ours, theirs, [ALL])
+        assert ours[ALL["name"]]["preempted"] > 0
+    theirs = served(runner=1, batches=[SURE], engine=SMALL)
+    ours = served(runner=1, parts=MOST, draft="ngram", batches=[SURE], engine=SMALL)
+    same(ours, theirs, [SURE])
+    assert ours[SURE["name"]]["preempted"] > 0 and ours[SURE["name"]]["drafts"][1] > 0
 
 
 def test_drafts_are_as_many_as_vllm_makes(served):
@@ -162,14 +177,14 @@ def test_no_ngram_twice(served):
         return [tuple(text[i : i + 3]) for i in range(len(text) - 2)]
 
     assert len(trigrams(served(runner=2, batches=EXACT))) == 10
-    for wanted in ({"runner": 2, "parts": "all", **DRAFTS}, {"runner": 1}):
+    for wanted in ({"runner": 2, "parts": MOST, **DRAFTS}, {"runner": 1}):
         found = trigrams(served(batches=EXACT, **wanted))
         assert len(set(found)) == len(found), wanted
     refused = served(runner=1, draft="ngram", batches=EXACT)["no n-gram twice"]["refused"]
     assert "not heeded by vLLM's first model runner with a speculative config" in refused
 
 
-@pytest.mark.parametrize("parts", ["penalties", "rejection,penalties", "filters", "all"])
+@pytest.mark.parametrize("parts", ["penalties", "rejection,penalties", "filters", MOST])
 def test_the_first_runner(served, parts):
     """vLLM's own texts, with drafts and without; samples that a seed repeats."""
     drafts = {} if parts in ("penalties", "filters") else {"draft": "ngram"}
@@ -180,3 +195,20 @@ def test_the_first_runner(served, parts):
         assert ours["greedy"]["drafts"] == theirs["greedy"]["drafts"]
         assert ours["sampled few"]["drafts"][1] > 0
     assert all(len(text) == 16 for text in ours["sampled"]["tokens"])
+
+
+@pytest.mark.parametrize("next_n", [1, 2])
+def test_top_k_of_sparse_attention(next_n):
+    """vLLM's class, whose backend "torch" is the reference of its own kernels."""
+    import torch
+    from spec_ops.vllm_indexer import SparseIndexerTopk
+    from vllm.model_executor.layers.indexer_topk import SparseIndexerTopk as Theirs
+
+    torch.manual_seed(3)
+    logits, lengths = torch.randn(6, 64), torch.tensor([[64], [5], [40]], dtype=torch.int32)
+    lengths = lengths if next_n == 2 else torch.arange(1, 64, 11, dtype=torch.int32)[:, None]
+    found, right = torch.full((2, 6, 20), -7, dtype=torch.int32)
+    SparseIndexerTopk("auto")(logits, lengths, next_n, found, 8, 64)
+    Theirs("torch")(logits, lengths, next_n, right[:, :8], 8, 64)
+    sort = lambda rows: [sorted(row) for row in rows.tolist()]
+    assert sort(found[:, :8]) == sort(right[:, :8]) and (found[:, 8:] == -7).all()

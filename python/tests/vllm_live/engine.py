@@ -1,7 +1,8 @@
 """One vLLM engine on the CPU, and batches of requests: `python engine.py '{"runner": 2, ..}'`.
 
 Prints a line of JSON that says which classes serve, then one for each batch: the tokens of each
-request, how many drafts were made and accepted, log-probabilities, or the sentence of a refusal. The
+request, how many drafts were made and accepted, log-probabilities, how many requests were preempted, or
+the sentence of a refusal. The
 model has random weights, the same in each process, and a tokenizer whose words are `t0`, `t1`, ...
 """
 
@@ -51,13 +52,12 @@ def prompts(count, length, rng):
     return made
 
 
-def drafts(llm):
-    """How many drafts were made, and accepted, since the engine started."""
+def counted(llm):
+    """How many drafts were made, and accepted, and how many requests preempted, since the engine
+    started."""
     found = {one.name: one.value for one in llm.get_metrics() if hasattr(one, "value")}
-    return [
-        int(found.get(f"vllm:spec_decode_num_{name}", 0))
-        for name in ("draft_tokens", "accepted_tokens")
-    ]
+    names = ("spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens", "num_preemptions")
+    return [int(found.get(f"vllm:{name}", 0)) for name in names]
 
 
 def scores(positions):
@@ -114,7 +114,7 @@ def main():
             if request.get("temperature", 0) > 0:
                 request.setdefault("seed", 100 + i)
             asked.append(SamplingParams(**{"temperature": 0.0, **request}))
-        before = drafts(llm)
+        before = counted(llm)
         line = {"batch": batch["name"]}
         try:
             made = llm.generate(
@@ -126,7 +126,9 @@ def main():
             line["tokens"] = [list(one.outputs[0].token_ids) for one in made]
             line["logprobs"] = [scores(one.outputs[0].logprobs) for one in made]
             line["prompt_logprobs"] = [scores(one.prompt_logprobs) for one in made]
-            line["drafts"] = [now - then for now, then in zip(drafts(llm), before)]
+            *line["drafts"], line["preempted"] = [
+                now - then for now, then in zip(counted(llm), before)
+            ]
         print(json.dumps(line), flush=True)
 
 
