@@ -6,7 +6,8 @@
 //!   [`sample_logits`](ops::sample_logits) (temperature, top-k, top-p, min-p, log-probabilities);
 //! * drafting: [`prompt_lookup`](ops::prompt_lookup), [`suffix_lookup`](ops::suffix_lookup) with a
 //!   [`Corpus`], [`ngram_match`](ops::ngram_match), [`hybrid_mtp_ngram`](ops::hybrid_mtp_ngram),
-//!   [`deduplicate_topk`](ops::deduplicate_topk);
+//!   [`deduplicate_topk`](ops::deduplicate_topk), and [`draft_tree`](ops::draft_tree), which makes
+//!   trees of the drafts and shares a budget among requests;
 //! * verification: [`tree_verify`](ops::tree_verify) for chains and trees of drafts,
 //!   [`rejection_sample`](ops::rejection_sample), and [`append_tokens`](ops::append_tokens) to the
 //!   texts;

@@ -208,6 +208,45 @@ class Trees:
         return "a walk in numpy, every token"
 
 
+class DraftTrees:
+    """Candidates with probabilities: chains, or levels of 64 of which each follows one of the level
+    before it. The batch shares half of the drafts that all trees hold."""
+
+    WIDTH = 64
+
+    def __init__(self, row):
+        rng = random(row)
+        self.batch = row.numbers[0]
+        words = row.kind.split(" ")
+        self.chain, self.drafts = words[0] == "chains", int(words[2])
+        self.candidates = self.drafts if self.chain else int(words[4])
+        self.budget = self.batch * self.drafts // 2
+        self.rows = self.budget + self.batch
+        shape = (self.batch, self.candidates)
+        self.tokens = rng.integers(0, Trees.VOCAB, shape)
+        self.shares = (1 - rng.random(shape) * rng.random(shape)).astype(np.float32)
+        at = np.arange(self.candidates)
+        above = at // self.WIDTH * self.WIDTH - self.WIDTH + rng.integers(0, self.WIDTH, shape)
+        self.parents = np.broadcast_to(at, shape) if self.chain else np.maximum(above + 1, 0)
+        self.bytes = row.memory
+
+    def survivals(self):
+        survivals = np.ones((self.batch, self.candidates + 1))
+        for j in range(self.candidates):
+            above = np.take_along_axis(survivals, self.parents[:, j : j + 1], 1)[:, 0]
+            survivals[:, j + 1] = above * self.shares[:, j]
+        return survivals[:, 1:]
+
+    def check(self, kept):
+        """`kept` has how many drafts each request keeps. Products in another order may exchange two
+        drafts of nearly one survival."""
+        best = -np.sort(-self.survivals(), axis=1)[:, : self.drafts]
+        floor = -np.sort(-best.ravel())[self.budget - 1]
+        expected = (best >= floor).sum(1)
+        assert kept.sum() == self.budget and abs(kept - expected).sum() <= 2, "other drafts"
+        return "survivals in numpy, the number of drafts of each request"
+
+
 def scores(row):
     """Scores `[rows, columns]`, f32."""
     columns = number(row.kind.split(" ")[0])

@@ -366,6 +366,51 @@ class Torch:
 
         return self.timed(call), check, given.bytes
 
+    def draft_tree(self, row):
+        """Which drafts stay, their parents, what each node sees, and the packed rows; no links."""
+        torch = self.torch
+        given = inputs.DraftTrees(row)
+        n, width, levels = given.drafts, given.WIDTH, given.candidates // given.WIDTH
+        tokens, shares, parents = self.on_gpu(given.tokens, given.shares, given.parents.astype("int64"))
+        nodes = torch.arange(n + 1, device="cuda")
+        rows = torch.arange(given.rows, device="cuda")
+
+        def call(_):
+            if given.chain:
+                survivals = shares.cumprod(1)
+            else:
+                of_levels = [shares[:, :width]]
+                for level in range(1, levels):
+                    own = slice(level * width, (level + 1) * width)
+                    above = parents[:, own] - 1 - (level - 1) * width
+                    of_levels.append(of_levels[-1].gather(1, above) * shares[:, own])
+                survivals = torch.cat(of_levels, 1)
+            best, picked = survivals.topk(n, dim=1)
+            picked, order = picked.sort(1)
+            best = best.gather(1, order).flatten()
+            kept = torch.zeros_like(best, dtype=torch.bool)
+            kept = kept.scatter_(0, best.topk(given.budget).indices, True).view(picked.shape)
+            node = kept.cumsum(1)
+            num = node[:, -1]
+            # What is dropped goes to a column of its own.
+            to = torch.where(kept, node, n + 1)
+            make = lambda value, columns: torch.full((given.batch, columns), value, device="cuda")
+            drafts = make(-1, n + 2).scatter_(1, to, tokens.gather(1, picked))[:, 1:-1]
+            node_of = make(0, given.candidates + 1).scatter_(1, picked + 1, torch.where(kept, node, 0))
+            above = node_of.gather(1, parents.gather(1, picked))
+            above = make(0, n + 2).scatter_(1, to, above)[:, :-1]
+            sees = (nodes[:, None] == nodes).expand(given.batch, -1, -1)
+            for _ in range(n if given.chain else levels):
+                sees = sees | sees.gather(1, above[:, :, None].expand(-1, -1, n + 1))
+            ends = (num + 1).cumsum(0)
+            requests = torch.searchsorted(ends, rows, right=True)
+            return num, drafts, sees, ends, requests
+
+        def check():
+            return given.check(self.gpu.last[1][0].cpu().numpy())
+
+        return self.timed(call), check, given.bytes
+
     def topk_router_then_moe_align(self, row):
         torch, tokens = self.torch, row.numbers[0]
         rng = inputs.random(row)

@@ -6,13 +6,14 @@ use serde_json::json;
 use spec_bench as bench;
 
 /// The operators that have peers.
-const OPERATORS: [&str; 13] = [
+const OPERATORS: [&str; 14] = [
     "topk_router",
     "deduplicate_topk",
     "rejection_sample",
     "sample_logits",
     "ngram_match",
     "prompt_lookup",
+    "draft_tree",
     "tree_verify",
     "moe_align",
     "indexer_topk",

@@ -164,7 +164,11 @@ impl Describer<'_, '_> {
             (&[a], Some(stride)) => TensorDesc::with_strides(dtype, [a], [stride]),
             (&[a, b], None) => TensorDesc::new(dtype, [a, b]),
             (&[a, b], Some(stride)) => TensorDesc::with_strides(dtype, [a, b], [stride, 1]),
-            (&[a, b, c], _) => TensorDesc::new(dtype, [a, b, c]),
+            (&[a, b, c], None) => TensorDesc::new(dtype, [a, b, c]),
+            (&[a, b, c], Some(stride)) => {
+                let strides = [stride.saturating_mul(b.min(9) as isize), stride, 1];
+                TensorDesc::with_strides(dtype, [a, b, c], strides)
+            }
             _ => TensorDesc::new(dtype, []),
         })
     }
@@ -188,6 +192,7 @@ impl Describer<'_, '_> {
     }
 
     fn named(&mut self, word: &'static str) -> Taken<usize> {
+        let word = word.trim_matches(['(', ')']);
         if let Ok(number) = word.parse() {
             return Ok(number);
         }

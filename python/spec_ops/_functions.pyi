@@ -17,6 +17,7 @@ __all__ = [
     "hybrid_mtp_ngram",
     "prompt_lookup",
     "suffix_lookup",
+    "draft_tree",
     "tree_verify",
     "append_tokens",
     "moe_align",
@@ -115,6 +116,20 @@ def suffix_lookup(
     flags: Array | None = None, out: Sequence[Array | None] | None = None
 ) -> results.SuffixLookupResult:
     """Drafts from the longest suffix that occurred before, in a request's own text and in a shared corpus, weighted by how often each continuation followed."""
+
+def draft_tree(
+    candidates: Array, *, min_survival: float = 0.0, min_drafts: int = 0,
+    cumulative: bool = False, n: int, cap: int | None = None, parents: Array | None = None,
+    shares: Array | None = None, counts: Array | None = None, trust: Array | None = None,
+    finished: Array | None = None, budget: Array | None = None, roots: Array | None = None,
+    starts: Array | None = None, picked: bool = False, draft_parents: bool = False,
+    first_child: bool = False, next_sibling: bool = False, depths: bool = False,
+    masks: bool = False, survivals: bool = False, row_offsets: bool = False, rows: bool = False,
+    row_requests: bool = False, row_parents: bool = False, row_tokens: bool = False,
+    row_positions: bool = False, flags: Array | None = None,
+    out: Sequence[Array | None] | None = None
+) -> results.DraftTreeResult:
+    """Makes trees of drafts from candidates with probabilities, within a budget that all requests share, with the links, masks and packed rows that verification needs."""
 
 def tree_verify(
     draft_tokens: Array, target_tokens: Array, *, max_depth: int,

@@ -17,6 +17,7 @@ __all__ = [
     "HybridMtpNgram",
     "PromptLookup",
     "SuffixLookup",
+    "DraftTree",
     "TreeVerify",
     "AppendTokens",
     "MoeAlign",
@@ -144,6 +145,23 @@ class SuffixLookup(Planned):
         corpus_length: Array | None = None, parents: bool = False, first_child: bool = False,
         next_sibling: bool = False, shares: bool = False, match_lengths: bool = False,
         flags: Array | None = None, out: Sequence[Array | None] | None = None
+    ) -> Plan: ...
+
+class DraftTree(Planned):
+    def __init__(
+        self, *, min_survival: float = 0.0, min_drafts: int = 0, cumulative: bool = False,
+        n: int, cap: int | None = None
+    ) -> None: ...
+    def plan(
+        self, candidates: Array, *, parents: Array | None = None, shares: Array | None = None,
+        counts: Array | None = None, trust: Array | None = None, finished: Array | None = None,
+        budget: Array | None = None, roots: Array | None = None, starts: Array | None = None,
+        picked: bool = False, draft_parents: bool = False, first_child: bool = False,
+        next_sibling: bool = False, depths: bool = False, masks: bool = False,
+        survivals: bool = False, row_offsets: bool = False, rows: bool = False,
+        row_requests: bool = False, row_parents: bool = False, row_tokens: bool = False,
+        row_positions: bool = False, flags: Array | None = None,
+        out: Sequence[Array | None] | None = None
     ) -> Plan: ...
 
 class TreeVerify(Planned):

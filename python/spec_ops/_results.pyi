@@ -12,6 +12,7 @@ __all__ = [
     "SampleLogitsResult",
     "PromptLookupResult",
     "SuffixLookupResult",
+    "DraftTreeResult",
     "TreeVerifyResult",
     "AppendTokensResult",
     "MoeAlignResult",
@@ -79,6 +80,31 @@ class SuffixLookupResult(NamedTuple):
     next_sibling: Array | None
     shares: Array | None
     match_lengths: Array | None
+
+class DraftTreeResult(NamedTuple):
+    """Of :func:`draft_tree`: ``drafts`` [batch, n], ``num_drafts`` [batch], ``picked`` [batch,
+    n] or None, ``draft_parents`` [batch, n] or None, ``first_child`` [batch, n + 1] or None,
+    ``next_sibling`` [batch, n + 1] or None, ``depths`` [batch, n + 1] or None, ``masks``
+    [batch, n + 1, ceil((n + 1) / 32)] or None, ``survivals`` [batch, n] or None,
+    ``row_offsets`` [batch + 1] or None, ``rows`` [cap] or None, ``row_requests`` [cap] or None,
+    ``row_parents`` [cap] or None, ``row_tokens`` [cap] or None, ``row_positions`` [cap] or
+    None."""
+
+    drafts: Array
+    num_drafts: Array
+    picked: Array | None
+    draft_parents: Array | None
+    first_child: Array | None
+    next_sibling: Array | None
+    depths: Array | None
+    masks: Array | None
+    survivals: Array | None
+    row_offsets: Array | None
+    rows: Array | None
+    row_requests: Array | None
+    row_parents: Array | None
+    row_tokens: Array | None
+    row_positions: Array | None
 
 class TreeVerifyResult(NamedTuple):
     """Of :func:`tree_verify`: ``tokens`` [batch, max_depth + 1], ``nodes`` [batch, max_depth +

@@ -29,6 +29,9 @@ use spec_core::{
 #[path = "chains.rs"]
 mod chains;
 
+#[path = "tree_tail.rs"]
+pub mod trees;
+
 use self::chains::Chains;
 
 const VOCAB: usize = 24;

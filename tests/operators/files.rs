@@ -36,6 +36,7 @@ const PASSING: &[&str] = &[
     "benches/src/chain/",
     "tests/common/",
     "docs/suffix.md",
+    "docs/trees.md",
     "examples/",
     "python/examples/",
     "python/tests/",

@@ -2845,6 +2845,365 @@ spec_status spec_suffix_lookup_calculate(const spec_descriptor *descriptor,
                                          void *stream);
 
 /**
+ * The parameters of draft_tree.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_draft_tree_params).
+     */
+    size_t size;
+    /**
+     * The smallest survival of a draft, 0 to 1.
+     * Default: 0.
+     */
+    double min_survival;
+    /**
+     * How many drafts of each request come before all others: they need no `min_survival`, and
+     * the budget serves them first.
+     * Default: 0.
+     */
+    size_t min_drafts;
+    /**
+     * Whether `shares` are probabilities of the whole way from the root, as `suffix_lookup`
+     * gives them, not of each candidate given its parent.
+     * 1 for yes, 0 for no.
+     * Default: false.
+     */
+    uint64_t cumulative;
+} spec_draft_tree_params;
+
+/**
+ * Descriptors of the arguments of draft_tree.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_draft_tree_tensors).
+     */
+    size_t size;
+    /**
+     * `[batch, c]`, i64 or i32 or u32: read.
+     * The tokens that may become drafts; a negative one is no candidate.
+     */
+    spec_tensor candidates;
+    /**
+     * `[batch, c]`, i32 or i64: read, optional.
+     * What each candidate follows: 0 for the text's last token, i for candidate i - 1. Absent:
+     * each candidate follows the one before it.
+     */
+    spec_tensor parents;
+    /**
+     * `[batch, c]`, f32: read, optional.
+     * The probability of each candidate given its parent, or of the whole way to it with
+     * `cumulative`. Absent: 1.
+     */
+    spec_tensor shares;
+    /**
+     * `[batch] or [batch, 1]`, i32 or i64: read, optional.
+     * How many candidates each request has. Absent: c.
+     */
+    spec_tensor counts;
+    /**
+     * `[batch]`, f32: read, optional.
+     * A factor for each step of depth, 0 to 1: an acceptance rate that was measured, or
+     * match / (match + 1) of `suffix_lookup`'s `match_lengths`. Absent: 1.
+     */
+    spec_tensor trust;
+    /**
+     * `[batch]`, i32: read, optional.
+     * Requests with a value other than 0 have no drafts and no rows, as `append_tokens` writes
+     * it.
+     */
+    spec_tensor finished;
+    /**
+     * `[1]`, i32: read, optional.
+     * The largest number of drafts of all requests together. Absent: no limit.
+     */
+    spec_tensor budget;
+    /**
+     * `[batch]`, i64 or i32 or u32: read, optional.
+     * The last token of each text, for `row_tokens`. Absent: -1.
+     */
+    spec_tensor roots;
+    /**
+     * `[batch] or [batch, 1]`, i32 or i64: read, optional.
+     * The position of each request's node 0, for `row_positions`.
+     */
+    spec_tensor starts;
+    /**
+     * `[batch, n]`, i64 or i32 or u32: written.
+     * The drafts, then -1 (the largest value in u32).
+     */
+    spec_tensor drafts;
+    /**
+     * `[batch]`, i32: written.
+     * The number of drafts of each request.
+     */
+    spec_tensor num_drafts;
+    /**
+     * `[batch, n]`, i32: written, optional.
+     * The candidate that each draft is; then -1.
+     */
+    spec_tensor picked;
+    /**
+     * `[batch, n]`, i32: written, optional.
+     * The node that each draft follows: 0 for the text's last token, i for draft i - 1; then
+     * -1.
+     */
+    spec_tensor draft_parents;
+    /**
+     * `[batch, n + 1]`, i32: written, optional.
+     * The first child of each node; -1 for none. `tree_verify` takes this argument.
+     */
+    spec_tensor first_child;
+    /**
+     * `[batch, n + 1]`, i32: written, optional.
+     * The next child of the same parent; -1 for none. `tree_verify` takes this argument.
+     */
+    spec_tensor next_sibling;
+    /**
+     * `[batch, n + 1]`, i32: written, optional.
+     * The number of steps from node 0 to each node; then -1.
+     */
+    spec_tensor depths;
+    /**
+     * `[batch, n + 1, ceil((n + 1) / 32)]`, i32: written, optional.
+     * The nodes that each node attends to: bit `v % 32` of word `v / 32` is set where node v is
+     * on the way from node 0 to the node, both included. Behind the nodes: 0.
+     */
+    spec_tensor masks;
+    /**
+     * `[batch, n]`, f32: written, optional.
+     * The survival of each draft; then 0.
+     */
+    spec_tensor survivals;
+    /**
+     * `[batch + 1]`, i32: written, optional.
+     * Where the packed rows of each request begin, and where the last ones end. A request has
+     * `num_drafts + 1` rows, or none if it has finished. `tree_verify` takes this argument.
+     */
+    spec_tensor row_offsets;
+    /**
+     * `[cap]`, i32: written, optional.
+     * The node of each packed row, as request * (n + 1) + node; then -1.
+     */
+    spec_tensor rows;
+    /**
+     * `[cap]`, i32: written, optional.
+     * The request of each row; then -1.
+     */
+    spec_tensor row_requests;
+    /**
+     * `[cap]`, i32: written, optional.
+     * The row of the parent of each row's node, -1 for node 0; then -1. `adjust_logits` takes
+     * this argument as `parents`.
+     */
+    spec_tensor row_parents;
+    /**
+     * `[cap]`, i64 or i32 or u32: written, optional.
+     * The token of each row, which the target model reads: `roots` for node 0; then -1.
+     */
+    spec_tensor row_tokens;
+    /**
+     * `[cap]`, i32 or i64: written, optional.
+     * `starts` plus the depth of each row's node, wrapping; then -1. Needs `starts`.
+     */
+    spec_tensor row_positions;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     * Bits for bad data, OR-ed into the word's previous value: 1 a share or a trust that is not
+     * finite, 4 a count, a parent or a budget out of range, or more rows than `cap`.
+     */
+    spec_tensor flags;
+} spec_draft_tree_tensors;
+
+/**
+ * The arguments of draft_tree.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_draft_tree_buffers).
+     */
+    size_t size;
+    /**
+     * `[batch, c]`, i64 or i32 or u32: read.
+     */
+    const void *candidates;
+    /**
+     * `[batch, c]`, i32 or i64: read, optional.
+     */
+    const void *parents;
+    /**
+     * `[batch, c]`, f32: read, optional.
+     */
+    const void *shares;
+    /**
+     * `[batch] or [batch, 1]`, i32 or i64: read, optional.
+     */
+    const void *counts;
+    /**
+     * `[batch]`, f32: read, optional.
+     */
+    const void *trust;
+    /**
+     * `[batch]`, i32: read, optional.
+     */
+    const void *finished;
+    /**
+     * `[1]`, i32: read, optional.
+     */
+    const void *budget;
+    /**
+     * `[batch]`, i64 or i32 or u32: read, optional.
+     */
+    const void *roots;
+    /**
+     * `[batch] or [batch, 1]`, i32 or i64: read, optional.
+     */
+    const void *starts;
+    /**
+     * `[batch, n]`, i64 or i32 or u32: written.
+     */
+    void *drafts;
+    /**
+     * `[batch]`, i32: written.
+     */
+    void *num_drafts;
+    /**
+     * `[batch, n]`, i32: written, optional.
+     */
+    void *picked;
+    /**
+     * `[batch, n]`, i32: written, optional.
+     */
+    void *draft_parents;
+    /**
+     * `[batch, n + 1]`, i32: written, optional.
+     */
+    void *first_child;
+    /**
+     * `[batch, n + 1]`, i32: written, optional.
+     */
+    void *next_sibling;
+    /**
+     * `[batch, n + 1]`, i32: written, optional.
+     */
+    void *depths;
+    /**
+     * `[batch, n + 1, ceil((n + 1) / 32)]`, i32: written, optional.
+     */
+    void *masks;
+    /**
+     * `[batch, n]`, f32: written, optional.
+     */
+    void *survivals;
+    /**
+     * `[batch + 1]`, i32: written, optional.
+     */
+    void *row_offsets;
+    /**
+     * `[cap]`, i32: written, optional.
+     */
+    void *rows;
+    /**
+     * `[cap]`, i32: written, optional.
+     */
+    void *row_requests;
+    /**
+     * `[cap]`, i32: written, optional.
+     */
+    void *row_parents;
+    /**
+     * `[cap]`, i64 or i32 or u32: written, optional.
+     */
+    void *row_tokens;
+    /**
+     * `[cap]`, i32 or i64: written, optional.
+     */
+    void *row_positions;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     */
+    void *flags;
+} spec_draft_tree_buffers;
+
+/**
+ * Makes trees of drafts from candidates with probabilities, within a budget that all requests
+ * share, with the links, masks and packed rows that verification needs.
+ *
+ * Creates the operator for these tensors on the handle's device: checks everything
+ * that they and the parameters can show. `descriptor` becomes yours, to be given to
+ * `spec_destroy`, or NULL where the call fails.
+ *
+ * - `candidates` `[batch, c]`, i64 or i32 or u32: read.
+ * - `parents` `[batch, c]`, i32 or i64: read, optional.
+ * - `shares` `[batch, c]`, f32: read, optional.
+ * - `counts` `[batch] or [batch, 1]`, i32 or i64: read, optional.
+ * - `trust` `[batch]`, f32: read, optional.
+ * - `finished` `[batch]`, i32: read, optional.
+ * - `budget` `[1]`, i32: read, optional.
+ * - `roots` `[batch]`, i64 or i32 or u32: read, optional.
+ * - `starts` `[batch] or [batch, 1]`, i32 or i64: read, optional.
+ * - `drafts` `[batch, n]`, i64 or i32 or u32: written.
+ * - `num_drafts` `[batch]`, i32: written.
+ * - `picked` `[batch, n]`, i32: written, optional.
+ * - `draft_parents` `[batch, n]`, i32: written, optional.
+ * - `first_child` `[batch, n + 1]`, i32: written, optional.
+ * - `next_sibling` `[batch, n + 1]`, i32: written, optional.
+ * - `depths` `[batch, n + 1]`, i32: written, optional.
+ * - `masks` `[batch, n + 1, ceil((n + 1) / 32)]`, i32: written, optional.
+ * - `survivals` `[batch, n]`, f32: written, optional.
+ * - `row_offsets` `[batch + 1]`, i32: written, optional.
+ * - `rows` `[cap]`, i32: written, optional.
+ * - `row_requests` `[cap]`, i32: written, optional.
+ * - `row_parents` `[cap]`, i32: written, optional.
+ * - `row_tokens` `[cap]`, i64 or i32 or u32: written, optional.
+ * - `row_positions` `[cap]`, i32 or i64: written, optional.
+ * - `flags` `[1]`, u32: changed in place, optional.
+ *
+ * # Errors
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the backend
+ * lacks it, 1 or 8 where the device cannot run it.
+ *
+ * # Safety
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor` is a
+ * place.
+ */
+spec_status spec_draft_tree_create(const spec_handle *handle,
+                                   const spec_draft_tree_params *params,
+                                   const spec_draft_tree_tensors *tensors,
+                                   spec_descriptor **descriptor);
+
+/**
+ * Sets the parameters of draft_tree to their defaults, and those that a caller must give
+ * to 0.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a `size` that is none.
+ *
+ * # Safety
+ * `params` has its `size` set.
+ */
+spec_status spec_draft_tree_defaults(spec_draft_tree_params *params);
+
+/**
+ * Enqueues draft_tree on `stream`, and does nothing else.
+ *
+ * # Errors
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not aligned,
+ * 13 for a workspace that is too small, 1 where the device refuses. Bad values in the
+ * data are no errors: they set `flags`.
+ *
+ * # Safety
+ * `descriptor` is from `spec_draft_tree_create`, `workspace` has `workspace_size` bytes,
+ * and each buffer as many elements as its tensor spans, until the work is done.
+ */
+spec_status spec_draft_tree_calculate(const spec_descriptor *descriptor,
+                                      void *workspace,
+                                      size_t workspace_size,
+                                      const spec_draft_tree_buffers *buffers,
+                                      void *stream);
+
+/**
  * The parameters of tree_verify.
  */
 typedef struct {

@@ -201,7 +201,7 @@ fn tensor(json: &Value) -> Option<Tensor> {
         "u8" => all(values, |v| u8::try_from(v.as_u64()?).ok())?.into(),
         _ => return None,
     };
-    let fits = data.len() == shape.iter().product::<usize>() && (1..=2).contains(&shape.len());
+    let fits = data.len() == shape.iter().product::<usize>() && (1..=3).contains(&shape.len());
     fits.then_some(Tensor { data, shape })
 }
 

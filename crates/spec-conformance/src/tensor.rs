@@ -250,12 +250,12 @@ fn close(got: f32, expected: f32, tolerance: Option<f64>) -> bool {
     tolerance.is_some_and(|relative| (got - expected).abs() <= relative * expected.abs() + 1e-6)
 }
 
-/// A tensor of one or two dimensions, packed.
+/// A tensor of one to three dimensions, packed.
 #[derive(Clone, Debug)]
 pub struct Tensor {
     /// The elements, row by row.
     pub data: Data,
-    /// The extents of the one or two dimensions.
+    /// The extents of the dimensions.
     pub shape: Vec<usize>,
 }
 
@@ -313,9 +313,9 @@ impl Tensor {
         self.shape[0]
     }
 
-    /// The number of elements in a row; 1 for a vector.
+    /// The number of elements of a row, which the dimensions after the first have; 1 for a vector.
     pub fn cols(&self) -> usize {
-        self.shape.get(1).copied().unwrap_or(1)
+        self.shape[1..].iter().product()
     }
 
     /// The tensor's descriptor in a layout.
@@ -326,6 +326,13 @@ impl Tensor {
                 let stride = layout.stride(cols).max(1).cast_signed();
                 TensorDesc::with_strides(dtype, [rows, cols], [stride, 1])
             }
+            [matrices, rows, cols] => {
+                let (_, _, stride) = self.runs(layout);
+                // A run is a row, or a whole matrix where rows have one column.
+                let strides = if cols == 1 { [stride, 1] } else { [rows * stride, stride] };
+                let [outer, row] = strides.map(|stride| stride.max(1).cast_signed());
+                TensorDesc::with_strides(dtype, [matrices, rows, cols], [outer, row, 1])
+            }
             _ => TensorDesc::new(dtype, [self.rows()]),
         }
     }
@@ -335,6 +342,8 @@ impl Tensor {
     fn runs(&self, layout: Layout) -> (usize, usize, usize) {
         match self.shape[..] {
             [rows, cols] => (rows, cols, layout.stride(cols)),
+            [matrices, rows, 1] => (matrices, rows, rows + layout.gap),
+            [matrices, rows, cols] => (matrices * rows, cols, cols + layout.gap),
             _ => (1, self.rows(), self.rows() + layout.gap),
         }
     }
@@ -398,6 +407,9 @@ impl Tensor {
     pub(crate) fn index(&self, flat: usize) -> Vec<usize> {
         match self.shape[..] {
             [_, cols] if cols > 0 => vec![flat / cols, flat % cols],
+            [_, rows, cols] if rows * cols > 0 => {
+                vec![flat / (rows * cols), flat / cols % rows, flat % cols]
+            }
             _ => vec![flat],
         }
     }

@@ -3,8 +3,8 @@
 use spec_core::ops::prompt_lookup::Occurrence::First;
 use spec_core::ops::topk_router::{Scoring, Select};
 use spec_core::ops::{
-    AdjustLogits, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
-    RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique,
+    AdjustLogits, DeduplicateTopk, DraftTree, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch,
+    PromptLookup, RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique,
 };
 use spec_core::philox::{Draw, Purpose};
 use spec_core::{DType, Role, exact, race};
@@ -267,6 +267,35 @@ fn random_trees_get_everywhere() {
     let counts: Vec<i64> =
         packed.flat_map(|(_, results)| integers(results, "num_tokens")).collect();
     assert!(counts.contains(&0), "some requests have no rows");
+}
+
+#[test]
+fn random_draft_trees_get_everywhere() {
+    let runs = results::<DraftTree>(400);
+    assert_eq!(flags(&runs), 5);
+    let is = |of: fn(&Case<DraftTree>) -> bool| share(runs.iter().map(|(case, _)| of(case)));
+    balanced(is(|case| case.operator.cumulative), "shares of the whole way");
+    balanced(is(|case| case.operator.min_drafts > 0), "drafts that come before all others");
+    balanced(is(|case| case.operator.min_survival > 0.0), "a least survival");
+    for name in ["parents", "counts", "trust", "finished", "budget", "masks", "row_offsets", "rows"]
+    {
+        balanced(share(runs.iter().map(|(case, _)| case.get(name).is_some())), name);
+    }
+    let good = runs.iter().map(|(_, results)| integers(results, "flags")[0] & 0xFF == 0);
+    balanced(share(good), "cases without bad data");
+    let drafts = runs.iter().flat_map(|(_, results)| integers(results, "num_drafts"));
+    balanced(share(drafts.map(|count| count > 0)), "requests with drafts");
+    // A budget cuts some requests whose trees would be larger alone.
+    let cut =
+        runs.iter().filter(|(case, _)| case.get("budget").is_some()).map(|(case, results)| {
+            let mut alone = case.clone();
+            alone.arguments.retain(|argument| argument.name != "budget");
+            let alone = alone.run(&Plain::default(), Layout::PACKED).expect("the plain loop runs");
+            integers(&alone, "num_drafts") != integers(results, "num_drafts")
+        });
+    balanced(share(cut), "batches that a budget cuts");
+    let depths = runs.iter().flat_map(|(_, results)| integers(results, "depths"));
+    balanced(share(depths.filter(|depth| *depth > 0).map(|depth| depth > 2)), "deep nodes");
 }
 
 #[test]

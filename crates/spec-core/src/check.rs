@@ -174,16 +174,21 @@ impl Checker {
                 return error(format!("{} packed, with stride 1", argument.shape).into());
             }
             (&[_, 1], _) if is_column => {}
-            (&[rows, cols], &[row, col]) => {
+            (&[.., cols], &[.., col]) if desc.shape().len() > 1 => {
                 if cols > 1 && col != 1 {
                     return error("an innermost stride of 1".into());
                 }
-                if rows > 1 && cols > 0 && row < 0 {
-                    return error("a row stride that is not negative".into());
-                }
-                let overlap = rows > 1 && row.unsigned_abs() < cols;
-                if argument.is_written() && overlap {
-                    return error("rows that do not overlap, since they are written".into());
+                // The elements that the dimensions inside of this one span.
+                let mut inner = cols;
+                for (&extent, &stride) in desc.shape().iter().zip(desc.strides()).rev().skip(1) {
+                    if extent > 1 && inner > 0 && stride < 0 {
+                        return error("a row stride that is not negative".into());
+                    }
+                    let step = stride.unsigned_abs();
+                    if argument.is_written() && extent > 1 && step < inner {
+                        return error("rows that do not overlap, since they are written".into());
+                    }
+                    inner = inner.saturating_add(step.saturating_mul(extent.saturating_sub(1)));
                 }
             }
             _ => {}

@@ -117,6 +117,30 @@ pub(crate) fn optional_shares_mut<'a, T: Element>(
     })
 }
 
+/// The rows of an output that may be absent.
+pub(crate) struct Out<'a, T> {
+    data: &'a mut [T],
+    rows: Option<Matrix>,
+}
+
+impl<'a, T: Element> Out<'a, T> {
+    pub(crate) fn new(view: Option<ViewMut<'a>>, rows: Option<Matrix>) -> Result<Self> {
+        Ok(Out { data: view.map(slice_mut::<T>).transpose()?.unwrap_or_default(), rows })
+    }
+
+    pub(crate) fn fill(&mut self, row: usize, value: T) {
+        if let Some(rows) = self.rows {
+            self.data[row * rows.row_stride..][..rows.cols].fill(value);
+        }
+    }
+
+    pub(crate) fn set(&mut self, row: usize, column: usize, value: T) {
+        if let Some(rows) = self.rows {
+            self.data[row * rows.row_stride + column] = value;
+        }
+    }
+}
+
 /// u32 words as the i32 values of the same bits: the largest u32 is -1.
 fn signed(words: &[u32]) -> &[i32] {
     // `from_bytes` succeeds: size and alignment of both types are the same.

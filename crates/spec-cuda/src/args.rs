@@ -138,6 +138,19 @@ impl Cuda {
         Ok(Rows { data: self.pointer(argument)?, stride: matrix.row_stride as u64 })
     }
 
+    /// A matrix argument that may be absent.
+    ///
+    /// # Errors
+    /// As [`Cuda::pointer`].
+    #[inline]
+    pub(crate) fn optional_rows(
+        &self,
+        argument: impl Located,
+        matrix: Option<Matrix>,
+    ) -> Result<Rows> {
+        matrix.map_or(Ok(Rows::ABSENT), |matrix| self.rows(argument, &matrix))
+    }
+
     /// An i32, u32 or i64 matrix argument with the row stride and the width of
     /// `matrix`. The kernel reads the width at run time.
     ///

@@ -9,6 +9,7 @@ mod decode_tail;
 use common::graph::Foreign;
 use common::random::Random;
 use common::{Array, Ready, cuda};
+use decode_tail::trees::TreeTail;
 use decode_tail::{Request, Tail};
 use spec_conformance::Rng;
 use spec_core::ops::prompt_lookup::{self, Occurrence};
@@ -264,6 +265,46 @@ fn one_graph_serves_every_decode_step() {
                 let requests: Vec<Request> =
                     (0..batch).map(|_| Request::random(&mut rng, MAX_LEN)).collect();
                 let replay = |_: &mut Tail| {
+                    cuda.synchronize()?;
+                    graph.replay();
+                    Ok(())
+                };
+                let outcome = tail.decode(&requests, replay).expect("the steps");
+                for (request, ended) in requests.iter().zip(&outcome.ended) {
+                    let alone = request.alone(MAX_LEN).expect("the plain loop");
+                    assert_eq!(*ended, alone, "seed {seed}, {batch} requests, {request:?}");
+                }
+                assert_eq!(outcome.flags, 0);
+                runs += outcome.runs;
+                tokens += outcome.tokens;
+            }
+        }
+        assert!(tokens * 4 > runs * 5, "drafts are too bad to test anything: {tokens} in {runs}");
+    }
+}
+
+/// The chain with trees and a budget is captured once: which request and which node each of a fixed
+/// number of rows has is decided on the device.
+#[test]
+fn one_graph_serves_every_step_with_trees() {
+    const MAX_LEN: usize = 120;
+    let Some(cuda) = cuda() else { return };
+    let foreign = Foreign::new(&cuda);
+    for (batch, max_draft, budget) in [(1, 8, 8), (7, 8, 20), (60, 16, 200)] {
+        let sizes = (batch, max_draft);
+        let mut tail = TreeTail::new(&cuda, sizes, budget, MAX_LEN).expect("the operators");
+        let (mut runs, mut tokens) = (0, 0);
+        for dependent in [false, true] {
+            let stream = || match dependent {
+                false => foreign.stream(),
+                true => foreign.stream().dependent_launch(),
+            };
+            let graph = foreign.capture(|_| tail.enqueue(stream).expect("the launches"));
+            for seed in 0..4 {
+                let mut rng = Rng::new(seed, "one_graph_serves_every_step_with_trees");
+                let requests: Vec<Request> =
+                    (0..batch).map(|_| Request::random(&mut rng, MAX_LEN)).collect();
+                let replay = |_: &mut TreeTail| {
                     cuda.synchronize()?;
                     graph.replay();
                     Ok(())

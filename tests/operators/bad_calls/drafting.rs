@@ -87,3 +87,56 @@ fn prompt_lookup() {
         ],
     );
 }
+
+#[test]
+fn draft_tree() {
+    use Status::{BadParam, BadTensorShape, BadTensorStrides, NullPointer};
+    let params = DraftTree::new();
+    let vector = |dtype, len| Some(TensorDesc::new(dtype, [len]));
+    let mut tensors = params.tensors(I32, 4, 10, 40);
+    tensors.parents = Some(TensorDesc::new(I32, [4, 10]));
+    tensors.shares = Some(TensorDesc::new(F32, [4, 10]));
+    (tensors.counts, tensors.trust) = (vector(I32, 4), vector(F32, 4));
+    (tensors.finished, tensors.budget) = (vector(I32, 4), vector(I32, 1));
+    (tensors.roots, tensors.starts) = (vector(I32, 4), vector(I64, 4));
+    tensors.masks = Some(TensorDesc::new(I32, [4, 41, 2]));
+    tensors.row_offsets = vector(I32, 5);
+    (tensors.rows, tensors.row_tokens) = (vector(I32, 100), vector(I32, 100));
+    tensors.row_positions = vector(I64, 100);
+    let masks = |strides| Some(TensorDesc::with_strides(I32, [4, 41, 2], strides));
+    // Rows of masks may lie apart in both dimensions.
+    tensors.masks = masks([300, 7, 1]);
+    check(
+        &params,
+        &tensors,
+        &[
+            ("min_survival", BadParam, |p, _| p.min_survival = f32::NAN),
+            ("min_survival", BadParam, |p, _| p.min_survival = -0.5),
+            ("min_survival", BadParam, |p, _| p.min_survival = 1.5),
+            ("candidates", BadTensorShape, |_, t| t.candidates = TensorDesc::new(I32, [4, 4097])),
+            ("drafts", BadTensorShape, |_, t| t.drafts = TensorDesc::new(I32, [4, 257])),
+            ("starts", NullPointer, |_, t| t.starts = None),
+            ("row_tokens", BadTensorShape, |_, t| {
+                t.row_tokens = Some(TensorDesc::new(I32, [99]));
+            }),
+            ("masks", BadTensorShape, |_, t| {
+                t.masks = Some(TensorDesc::new(I32, [4, 41, 1]));
+            }),
+            ("masks", BadTensorStrides, |_, t| {
+                t.masks = Some(TensorDesc::with_strides(I32, [4, 41, 2], [300, 7, 2]));
+            }),
+            // Nodes that overlap, and requests that do.
+            ("masks", BadTensorStrides, |_, t| {
+                t.masks = Some(TensorDesc::with_strides(I32, [4, 41, 2], [300, 1, 1]));
+            }),
+            ("masks", BadTensorStrides, |_, t| {
+                t.masks = Some(TensorDesc::with_strides(I32, [4, 41, 2], [281, 7, 1]));
+            }),
+        ],
+    );
+    // More nodes than an i32 counts.
+    let huge = params.tensors(I32, 1 << 24, 0, 127);
+    let error = params.plan(&huge).unwrap_err();
+    assert_eq!(error.status(), BadTensorShape);
+    assert!(error.to_string().contains("batch * (n + 1) at most 2147483647"), "{error}");
+}

@@ -65,7 +65,9 @@ fn spoil<O: Subject>() {
                 TensorDesc::from_shape(*other.unwrap(), &shape).unwrap(),
                 Status::BadTensorDtype,
             );
-            let more: Vec<usize> = shape.iter().copied().chain([1, 1]).take(3).collect();
+            // `[batch, 1]` may be a vector, so a vector gets two dimensions more.
+            let rank = 3.max(shape.len() + 1);
+            let more: Vec<usize> = shape.iter().copied().chain([1, 1]).take(rank).collect();
             refused(TensorDesc::from_shape(desc.dtype(), &more).unwrap(), Status::BadTensorShape);
             let form =
                 shapes.arguments()[at].iter().find(|form| form.len() == shape.len()).unwrap();

@@ -3,6 +3,7 @@
 pub mod adjust_logits;
 pub mod append_tokens;
 pub mod deduplicate_topk;
+pub mod draft_tree;
 pub mod hybrid_mtp_ngram;
 pub mod indexer_topk;
 pub mod moe_align;
@@ -46,6 +47,7 @@ macro_rules! for_each_operator {
             hybrid_mtp_ngram: HybridMtpNgram,
             prompt_lookup: PromptLookup,
             suffix_lookup: SuffixLookup,
+            draft_tree: DraftTree,
             tree_verify: TreeVerify,
             append_tokens: AppendTokens,
             moe_align: MoeAlign,

@@ -72,6 +72,14 @@ fn an_h100_takes_the_kernels_that_were_tuned_for_it() {
         let operator = MoeAlign::new(256, 64);
         route(H100, &operator, &operator.tensors(DType::I32, tokens, 8))
     };
+    let draft = |batch, c, n, budget: bool, rows: bool| {
+        let operator = DraftTree::new();
+        let mut tensors = operator.tensors(DType::I64, batch, c, n);
+        tensors.parents = (c > n).then(|| TensorDesc::new(DType::I32, [batch, c]));
+        tensors.budget = budget.then(|| TensorDesc::new(DType::I32, [1]));
+        tensors.rows = rows.then(|| TensorDesc::new(DType::I32, [batch * 8]));
+        route(H100, &operator, &tensors)
+    };
     let calls = [
         (
             router(&preset::DEEPSEEK_V3, DType::F32, 1),
@@ -169,6 +177,19 @@ fn an_h100_takes_the_kernels_that_were_tuned_for_it() {
              unique_compact_64 (264 blocks of 512 threads), \
              unique_firsts (16 blocks of 512 threads), \
              unique_counts (8192 blocks of 512 threads)",
+        ),
+        // A request alone, and requests that need to know nothing of each other.
+        (draft(1, 512, 64, true, true), "draft_tree_whole (1 block of 512 threads)"),
+        (draft(0, 512, 64, true, true), "draft_tree_whole (1 block of 512 threads)"),
+        (draft(256, 8, 8, false, false), "draft_tree_whole (256 blocks of 32 threads)"),
+        (
+            draft(256, 512, 64, true, false),
+            "draft_tree_rank (256 blocks of 512 threads), \
+             draft_tree_write (256 blocks of 256 threads)",
+        ),
+        (
+            draft(32, 8, 8, false, true),
+            "draft_tree_rank (32 blocks of 32 threads), draft_tree_write (32 blocks of 32 threads)",
         ),
         (deduplicate(64, 2048), "deduplicate_topk_2 (64 blocks of 1024 threads)"),
         (deduplicate(64, 1 << 15), "deduplicate_topk_general (64 blocks of 1024 threads)"),

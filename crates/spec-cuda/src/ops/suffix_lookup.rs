@@ -4,12 +4,12 @@
 use spec_conformance::launch_params::Header;
 use spec_core::ops::SuffixLookup;
 use spec_core::ops::suffix_lookup::{Buffers, Plan};
-use spec_core::{DType, Kernel, Matrix, Result, Stream, Supports, ViewMut, launch_params};
+use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut, launch_params};
 
 use super::ngram::{check_sizes, token_name};
 use crate::Cuda;
 use crate::archive::{Archive, archive};
-use crate::args::{Integers, Located, Rows};
+use crate::args::{Integers, Rows};
 use crate::kernel::{Function, Shape};
 
 static KERNELS: Archive = archive!("suffix_lookup");
@@ -215,10 +215,10 @@ unsafe impl Kernel<SuffixLookup> for Prepared {
         let params = Params {
             tokens: cuda.rows(buffers.tokens, &plan.tokens)?,
             drafts: cuda.rows(buffers.drafts, &plan.drafts)?,
-            parents: optional(cuda, buffers.parents, plan.parents)?,
-            first_child: optional(cuda, buffers.first_child, plan.first_child)?,
-            next_sibling: optional(cuda, buffers.next_sibling, plan.next_sibling)?,
-            shares: optional(cuda, buffers.shares, plan.shares)?,
+            parents: cuda.optional_rows(buffers.parents, plan.parents)?,
+            first_child: cuda.optional_rows(buffers.first_child, plan.first_child)?,
+            next_sibling: cuda.optional_rows(buffers.next_sibling, plan.next_sibling)?,
+            shares: cuda.optional_rows(buffers.shares, plan.shares)?,
             lengths: cuda.integers(buffers.lengths, plan.lengths)?,
             corpus_length: cuda
                 .integers(buffers.corpus_length, plan.corpus_length.unwrap_or(plan.lengths))?,
@@ -267,9 +267,4 @@ unsafe impl Kernel<SuffixLookup> for Prepared {
             queue.launch_next(&self.grow, self.shape, &params)
         })
     }
-}
-
-/// The argument for a matrix that may be absent.
-fn optional(cuda: &Cuda, view: impl Located, matrix: Option<Matrix>) -> Result<Rows> {
-    matrix.map_or(Ok(Rows::ABSENT), |matrix| cuda.rows(view, &matrix))
 }

@@ -4,9 +4,9 @@
 use spec_conformance::{Case, Layout, Ready, Rng, Subject, Tensor};
 use spec_core::ops::topk_router::preset;
 use spec_core::ops::{
-    AdjustLogits, AppendTokens, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch,
-    PromptLookup, RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique,
-    tree_verify,
+    AdjustLogits, AppendTokens, DeduplicateTopk, DraftTree, HybridMtpNgram, IndexerTopk, MoeAlign,
+    NgramMatch, PromptLookup, RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify,
+    Unique, tree_verify,
 };
 use spec_core::{DType, Role, Stream, Supports};
 use spec_cuda::Cuda;
@@ -77,6 +77,7 @@ pub fn all(cuda: &Cuda) -> Vec<(&'static str, Box<dyn Call>)> {
         Seeded::boxed(cuda, adjust_logits),
         Seeded::boxed(cuda, append_tokens),
         Seeded::boxed(cuda, suffix_lookup),
+        Seeded::boxed(cuda, draft_tree),
         Seeded::boxed(cuda, moe_align),
         Seeded::boxed(cuda, indexer_topk),
         Seeded::boxed(cuda, prompt_lookup),
@@ -330,6 +331,39 @@ fn append_tokens(rng: &mut Rng) -> Case<AppendTokens> {
         .in_place("finished", vector(rng, BATCH, |r| i32::from(r.chance(5))))
         .output("appended", DType::I32, &[BATCH])
         .output("last_tokens", DType::I32, &[BATCH])
+}
+
+/// Trees that share a budget, with packed rows; a share that is no number now and then.
+fn draft_tree(rng: &mut Rng) -> Case<DraftTree> {
+    const BATCH: usize = 40;
+    const C: usize = 100;
+    const N: usize = 16;
+    const CAP: usize = 400;
+    let mut below = 0;
+    let parents = matrix(rng, [BATCH, C], |r| {
+        below = (below + 1) % C;
+        r.below(below.max(1)) as i32
+    });
+    Case::new(DraftTree::new().min_drafts(1))
+        .input("candidates", matrix(rng, [BATCH, C], |r| r.below(30_000) as i32))
+        .input("parents", parents)
+        .input(
+            "shares",
+            matrix(rng, [BATCH, C], |r| if r.chance(999) { f32::NAN } else { r.unit() }),
+        )
+        .input("finished", vector(rng, BATCH, |r| i32::from(r.chance(9))))
+        .input("starts", vector(rng, BATCH, |r| r.below(1000) as i32))
+        .input("budget", vector(rng, 1, |r| r.below(CAP) as i32))
+        .output("drafts", DType::I32, &[BATCH, N])
+        .output("num_drafts", DType::I32, &[BATCH])
+        .output("first_child", DType::I32, &[BATCH, N + 1])
+        .output("next_sibling", DType::I32, &[BATCH, N + 1])
+        .output("masks", DType::I32, &[BATCH, N + 1, 1])
+        .output("row_offsets", DType::I32, &[BATCH + 1])
+        .output("row_parents", DType::I32, &[CAP])
+        .output("row_tokens", DType::I32, &[CAP])
+        .output("row_positions", DType::I32, &[CAP])
+        .in_place("flags", flags())
 }
 
 /// More picks than a cluster takes, so that three launches follow one another.

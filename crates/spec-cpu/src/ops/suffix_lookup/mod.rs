@@ -12,13 +12,13 @@ use spec_core::flags::BAD_LENGTHS;
 use spec_core::ngram::cut;
 use spec_core::ops::SuffixLookup;
 use spec_core::ops::suffix_lookup::{Buffers, MAX_DRAFTS, Plan};
-use spec_core::{Element, Kernel, Matrix, Result, Route, Supports, ViewMut};
+use spec_core::{Kernel, Result, Route, Supports, ViewMut};
 
 use super::ngram::{FEW, Token};
 use super::texts::{Drafts, Limits, Texts};
 use super::{by_int, kernel};
 use crate::Cpu;
-use crate::slices::{Int, Ints, Workspace, raise, slice, slice_mut, workspace_size};
+use crate::slices::{Int, Ints, Out, Workspace, raise, slice, slice_mut, workspace_size};
 use search::search;
 use tree::grow;
 
@@ -127,28 +127,4 @@ fn run<T: Token + Int>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>
         }
     }
     raise(buffers.flags, bits.into_inner())
-}
-
-/// The rows of an output that may be absent.
-struct Out<'a, T> {
-    data: &'a mut [T],
-    rows: Option<Matrix>,
-}
-
-impl<'a, T: Element> Out<'a, T> {
-    fn new(view: Option<ViewMut<'a>>, rows: Option<Matrix>) -> Result<Self> {
-        Ok(Out { data: view.map(slice_mut::<T>).transpose()?.unwrap_or_default(), rows })
-    }
-
-    fn fill(&mut self, row: usize, value: T) {
-        if let Some(rows) = self.rows {
-            self.data[row * rows.row_stride..][..rows.cols].fill(value);
-        }
-    }
-
-    fn set(&mut self, row: usize, column: usize, value: T) {
-        if let Some(rows) = self.rows {
-            self.data[row * rows.row_stride + column] = value;
-        }
-    }
 }

@@ -1,0 +1,395 @@
+//! The tail of a decode step with trees of drafts, for which the batch shares a budget.
+//!
+//! ```text
+//! suffix_lookup ─> draft_tree ─> (the model) ─> adjust_logits ─> sample_logits
+//!       ^              ^                                              │
+//!       └── append_tokens <──────────────── tree_verify <─────────────┘
+//! ```
+//!
+//! The number of rows is fixed: a root for each request, and the budget. `draft_tree` says on the
+//! device which request and which node each row has. Rows that no request needs are padding, and
+//! requests that have finished have no rows. The factor `trust` is learnt: a request that kept k
+//! drafts before one failed accepts about k of k + 1, of which an exponential mean is taken.
+
+use spec_conformance::Complete;
+use spec_core::ops::append_tokens::RUNNING;
+use spec_core::ops::{
+    AdjustLogits, AppendTokens, DraftTree, SampleLogits, SuffixLookup, TreeVerify, adjust_logits,
+    append_tokens, draft_tree, sample_logits, suffix_lookup, tree_verify,
+};
+use spec_core::{Buffer, DType, Result, Stream, TensorDesc};
+
+use super::{Ended, NONE, Outcome, Ready, Request, STOPS, VOCAB, adjusted, logits, upload};
+
+/// Parameters of requests that the sampler reads.
+struct Sampling {
+    temperature: Buffer<f32>,
+    seeds: Buffer<u64>,
+    repetition: Buffer<f32>,
+    frequency: Buffer<f32>,
+    presence: Buffer<f32>,
+    min_tokens: Buffer<i32>,
+    no_repeat_ngram: Buffer<i32>,
+    stop_tokens: Buffer<i32>,
+    max_lengths: Buffer<i32>,
+    prompt_lengths: Buffer<i32>,
+}
+
+/// What `draft_tree` says of each packed row.
+struct PackedRows {
+    offsets: Buffer<i32>,
+    requests: Buffer<i32>,
+    parents: Buffer<i32>,
+    tokens: Buffer<i32>,
+    positions: Buffer<i32>,
+    /// The model's logits, and the tokens that `sample_logits` chose.
+    logits: Buffer<f32>,
+    chosen: Buffer<i32>,
+}
+
+/// The six operators and all memory that they share.
+pub struct TreeTail {
+    batch: usize,
+    max_len: usize,
+    rows: usize,
+    lookup: Ready<SuffixLookup>,
+    tree: Ready<DraftTree>,
+    adjust: Ready<AdjustLogits>,
+    sample: Ready<SampleLogits>,
+    verify: Ready<TreeVerify>,
+    append: Ready<AppendTokens>,
+    sampling: Sampling,
+    packed: PackedRows,
+    tokens: Buffer<i32>,
+    lengths: Buffer<i32>,
+    finished: Buffer<i32>,
+    last_tokens: Buffer<i32>,
+    appended: Buffer<i32>,
+    candidates: Buffer<i32>,
+    counts: Buffer<i32>,
+    parents: Buffer<i32>,
+    shares: Buffer<f32>,
+    trust: Buffer<f32>,
+    budget: Buffer<i32>,
+    draft_tokens: Buffer<i32>,
+    num_drafts: Buffer<i32>,
+    first_child: Buffer<i32>,
+    next_sibling: Buffer<i32>,
+    emitted: Buffer<i32>,
+    path: Buffer<i32>,
+    num_tokens: Buffer<i32>,
+    flags: Buffer<u32>,
+}
+
+impl TreeTail {
+    /// Operators and memory for `batch` requests with up to `max_draft` drafts each, `budget` in
+    /// all, and texts of up to `max_len` tokens.
+    ///
+    /// # Errors
+    /// The errors of creating operators and of allocating memory.
+    pub fn new<B: Complete + ?Sized>(
+        backend: &B,
+        (batch, max_draft): (usize, usize),
+        budget: usize,
+        max_len: usize,
+    ) -> Result<Self> {
+        let (nodes, rows) = (max_draft + 1, batch + budget);
+        let flags = TensorDesc::new(DType::U32, [1]);
+        let ints = |shape: [usize; 2]| TensorDesc::new(DType::I32, shape);
+        let vector = |len: usize| TensorDesc::new(DType::I32, [len]);
+        let lookup = SuffixLookup::new().width(3);
+        let lookup_tensors = lookup
+            .tensors(DType::I32, batch, max_len, max_draft)
+            .parents(ints([batch, max_draft]))
+            .shares(TensorDesc::new(DType::F32, [batch, max_draft]))
+            .flags(flags);
+        // Shares of `suffix_lookup` are of the whole way from the root.
+        let tree = DraftTree::new().cumulative(true).min_survival(0.05);
+        let mut tree_tensors = tree
+            .tensors(DType::I32, batch, max_draft, max_draft)
+            .parents(ints([batch, max_draft]))
+            .shares(TensorDesc::new(DType::F32, [batch, max_draft]))
+            .counts(vector(batch))
+            .trust(TensorDesc::new(DType::F32, [batch]))
+            .finished(vector(batch))
+            .budget(vector(1))
+            .roots(vector(batch))
+            .starts(vector(batch))
+            .first_child(ints([batch, nodes]))
+            .next_sibling(ints([batch, nodes]))
+            .row_offsets(vector(batch + 1))
+            .row_requests(vector(rows))
+            .row_parents(vector(rows))
+            .row_tokens(vector(rows))
+            .row_positions(vector(rows))
+            .flags(flags);
+        // Drafts are written where `tree_verify` reads them: behind the root.
+        tree_tensors.drafts =
+            TensorDesc::with_strides(DType::I32, [batch, max_draft], [nodes as isize, 1]);
+        let adjust = AdjustLogits::default();
+        let adjust_tensors =
+            adjusted(adjust.tensors(DType::F32, rows, VOCAB, batch, max_len), batch)
+                .requests(vector(rows))
+                .draft_tokens(vector(rows))
+                .parents(vector(rows));
+        let sample = SampleLogits::default();
+        let mut sample_tensors = sample.tensors_of(rows, batch, VOCAB).flags(flags);
+        sample_tensors.positions = vector(rows);
+        let verify = TreeVerify::new(max_draft);
+        let mut verify_tensors =
+            verify.tensors(batch, nodes).row_offsets(vector(batch + 1)).flags(flags);
+        verify_tensors.target_tokens = vector(rows);
+        let append = AppendTokens::new();
+        let append_tensors = append
+            .tensors(DType::I32, batch, max_len, nodes)
+            .stop_tokens(ints([batch, STOPS]))
+            .max_lengths(vector(batch))
+            .finished(vector(batch))
+            .last_tokens(vector(batch))
+            .flags(flags);
+        let ints = |len: usize| Buffer::allocate(backend, len);
+        Ok(TreeTail {
+            batch,
+            max_len,
+            rows,
+            lookup: Ready::new(backend, &lookup, &lookup_tensors)?,
+            tree: Ready::new(backend, &tree, &tree_tensors)?,
+            adjust: Ready::new(backend, &adjust, &adjust_tensors)?,
+            sample: Ready::new(backend, &sample, &sample_tensors)?,
+            verify: Ready::new(backend, &verify, &verify_tensors)?,
+            append: Ready::new(backend, &append, &append_tensors)?,
+            sampling: Sampling {
+                temperature: Buffer::allocate(backend, batch)?,
+                seeds: Buffer::allocate(backend, batch)?,
+                repetition: Buffer::allocate(backend, batch)?,
+                frequency: Buffer::allocate(backend, batch)?,
+                presence: Buffer::allocate(backend, batch)?,
+                min_tokens: ints(batch)?,
+                no_repeat_ngram: ints(batch)?,
+                stop_tokens: ints(batch * STOPS)?,
+                max_lengths: ints(batch)?,
+                prompt_lengths: ints(batch)?,
+            },
+            packed: PackedRows {
+                offsets: ints(batch + 1)?,
+                requests: ints(rows)?,
+                parents: ints(rows)?,
+                tokens: ints(rows)?,
+                positions: ints(rows)?,
+                logits: Buffer::allocate(backend, rows * VOCAB)?,
+                chosen: ints(rows)?,
+            },
+            tokens: ints(batch * max_len)?,
+            lengths: ints(batch)?,
+            finished: ints(batch)?,
+            last_tokens: ints(batch)?,
+            appended: ints(batch)?,
+            candidates: ints(batch * max_draft)?,
+            counts: ints(batch)?,
+            parents: ints(batch * max_draft)?,
+            shares: Buffer::allocate(backend, batch * max_draft)?,
+            trust: upload(backend, &vec![1.0; batch])?,
+            budget: upload(backend, &[budget as i32])?,
+            draft_tokens: ints(batch * nodes)?,
+            num_drafts: ints(batch)?,
+            first_child: ints(batch * nodes)?,
+            next_sibling: ints(batch * nodes)?,
+            emitted: ints(batch * nodes)?,
+            path: ints(batch * nodes)?,
+            num_tokens: ints(batch)?,
+            flags: upload(backend, &[0])?,
+        })
+    }
+
+    /// Enqueues the drafts of the next step: two calls.
+    fn enqueue_drafts<'a>(&mut self, stream: &impl Fn() -> Stream<'a>) -> Result<()> {
+        let found = suffix_lookup::Buffers::new(
+            &self.tokens,
+            &self.lengths,
+            &mut self.candidates,
+            &mut self.counts,
+        );
+        let found = found.parents(&mut self.parents).shares(&mut self.shares);
+        self.lookup.enqueue(found.flags(&mut self.flags), stream())?;
+        let (_, behind_the_root) = self.draft_tokens.view_mut().split_at(1);
+        let packed = &mut self.packed;
+        let drafted =
+            draft_tree::Buffers::new(&self.candidates, behind_the_root, &mut self.num_drafts)
+                .parents(&self.parents)
+                .shares(&self.shares)
+                .counts(&self.counts)
+                .trust(&self.trust)
+                .finished(&self.finished)
+                .budget(&self.budget)
+                .roots(&self.last_tokens)
+                .starts(&self.lengths)
+                .first_child(&mut self.first_child)
+                .next_sibling(&mut self.next_sibling)
+                .row_offsets(&mut packed.offsets)
+                .row_requests(&mut packed.requests)
+                .row_parents(&mut packed.parents)
+                .row_tokens(&mut packed.tokens)
+                .row_positions(&mut packed.positions)
+                .flags(&mut self.flags);
+        self.tree.enqueue(drafted, stream())
+    }
+
+    /// Enqueues what follows a run of the model, down to the drafts of the next step: six calls,
+    /// with nothing between them. `stream` gives the stream of each call.
+    ///
+    /// # Errors
+    /// The errors of the calls.
+    pub fn enqueue<'a>(&mut self, stream: impl Fn() -> Stream<'a>) -> Result<()> {
+        let (packed, sampling) = (&mut self.packed, &self.sampling);
+        let adjusted = adjust_logits::Buffers::new(adjust_logits::Required {
+            logits: (&mut packed.logits).into(),
+            tokens: (&self.tokens).into(),
+            prompt_lengths: (&sampling.prompt_lengths).into(),
+            lengths: (&self.lengths).into(),
+        });
+        let adjusted = adjusted
+            .requests(&packed.requests)
+            .draft_tokens(&packed.tokens)
+            .parents(&packed.parents)
+            .repetition(&sampling.repetition)
+            .frequency(&sampling.frequency)
+            .presence(&sampling.presence)
+            .min_tokens(&sampling.min_tokens)
+            .stop_tokens(&sampling.stop_tokens)
+            .no_repeat_ngram(&sampling.no_repeat_ngram);
+        self.adjust.enqueue(adjusted, stream())?;
+        let chosen = sample_logits::Buffers::new(
+            &packed.logits,
+            &packed.positions,
+            &sampling.temperature,
+            &sampling.seeds,
+            &mut packed.chosen,
+        );
+        let chosen = chosen.requests(&packed.requests).flags(&mut self.flags);
+        self.sample.enqueue(chosen, stream())?;
+        let followed = tree_verify::Buffers::new(tree_verify::Required {
+            draft_tokens: (&self.draft_tokens).into(),
+            target_tokens: (&packed.chosen).into(),
+            tokens: (&mut self.emitted).into(),
+            nodes: (&mut self.path).into(),
+            num_tokens: (&mut self.num_tokens).into(),
+        });
+        let followed = followed
+            .first_child(&self.first_child)
+            .next_sibling(&self.next_sibling)
+            .row_offsets(&packed.offsets);
+        self.verify.enqueue(followed.flags(&mut self.flags), stream())?;
+        let longer = append_tokens::Buffers::new(append_tokens::Required {
+            tokens: (&mut self.tokens).into(),
+            lengths: (&mut self.lengths).into(),
+            new_tokens: (&self.emitted).into(),
+            new_counts: (&self.num_tokens).into(),
+            appended: (&mut self.appended).into(),
+        });
+        let longer = longer
+            .stop_tokens(&sampling.stop_tokens)
+            .max_lengths(&sampling.max_lengths)
+            .finished(&mut self.finished)
+            .last_tokens(&mut self.last_tokens)
+            .flags(&mut self.flags);
+        self.append.enqueue(longer, stream())?;
+        self.enqueue_drafts(&stream)
+    }
+
+    /// Decodes a batch until each of its requests has ended, and runs one more step, which must
+    /// change nothing. `step` is as for `Tail::decode`.
+    ///
+    /// # Errors
+    /// The errors of `step` and of reading and writing memory.
+    ///
+    /// # Panics
+    /// If the number of requests is not the size of the batch.
+    pub fn decode(
+        &mut self,
+        requests: &[Request],
+        mut step: impl FnMut(&mut Self) -> Result<()>,
+    ) -> Result<Outcome> {
+        assert_eq!(requests.len(), self.batch, "one request for each row of the batch");
+        self.start(requests)?;
+        let (mut runs, mut tokens) = (0, 0);
+        for _ in 0..=self.max_len + 1 {
+            let running = self.finished.to_vec()?.iter().filter(|&&state| state == RUNNING).count();
+            self.forward()?;
+            step(self)?;
+            runs += running;
+            tokens += self.appended.to_vec()?.iter().sum::<i32>() as usize;
+            if running == 0 {
+                break;
+            }
+        }
+        let (texts, lengths) = (self.tokens.to_vec()?, self.lengths.to_vec()?);
+        let texts = texts.chunks(self.max_len).zip(lengths).zip(self.finished.to_vec()?);
+        let ended = texts.map(|((row, length), finished)| {
+            let length = usize::try_from(length).unwrap_or(0).min(row.len());
+            Ended { text: row[..length].to_vec(), finished }
+        });
+        Ok(Outcome { ended: ended.collect(), runs, tokens, flags: self.flags.to_vec()?[0] })
+    }
+
+    /// Writes the prompts, and drafts for the first step.
+    fn start(&mut self, requests: &[Request]) -> Result<()> {
+        let of = |value: fn(&Request) -> i32| requests.iter().map(value).collect::<Vec<i32>>();
+        let floats = |value: fn(&Request) -> f32| requests.iter().map(value).collect::<Vec<f32>>();
+        let mut tokens = vec![NONE; self.batch * self.max_len];
+        for (row, request) in tokens.chunks_mut(self.max_len).zip(requests) {
+            row[..request.prompt.len()].copy_from_slice(&request.prompt);
+        }
+        self.tokens.write(&tokens)?;
+        self.lengths.write(&of(|request| request.prompt.len() as i32))?;
+        self.last_tokens.write(&of(|request| request.prompt.last().copied().unwrap_or(NONE)))?;
+        self.finished.write(&of(|_| RUNNING))?;
+        self.trust.write(&vec![1.0; self.batch])?;
+        let sampling = &mut self.sampling;
+        sampling.prompt_lengths.write(&of(|request| request.prompt.len() as i32))?;
+        sampling.min_tokens.write(&of(|request| request.min_tokens))?;
+        sampling.no_repeat_ngram.write(&of(|request| request.no_repeat_ngram))?;
+        sampling.max_lengths.write(&of(|request| request.max_length))?;
+        let stops: Vec<i32> = requests.iter().flat_map(|request| request.stop_tokens).collect();
+        sampling.stop_tokens.write(&stops)?;
+        sampling.temperature.write(&floats(|request| request.temperature))?;
+        sampling.repetition.write(&floats(|request| request.repetition))?;
+        sampling.frequency.write(&floats(|request| request.frequency))?;
+        sampling.presence.write(&floats(|request| request.presence))?;
+        let seeds: Vec<u64> = requests.iter().map(|request| request.seed).collect();
+        sampling.seeds.write(&seeds)?;
+        self.num_tokens.write(&vec![0; self.batch])?;
+        self.flags.write(&[0])?;
+        self.enqueue_drafts(&Stream::default)
+    }
+
+    /// Replaces the model's forward pass over the packed rows, and learns how far each request's
+    /// drafts can be trusted from what the step before kept of them.
+    fn forward(&mut self) -> Result<()> {
+        let tokens = self.packed.tokens.to_vec()?;
+        let requests = self.packed.requests.to_vec()?;
+        let mut rows = Vec::with_capacity(self.rows * VOCAB);
+        for (token, request) in tokens.into_iter().zip(requests) {
+            match request {
+                NONE => rows.extend([f32::NAN; VOCAB]),
+                _ => rows.extend(logits(token)),
+            }
+        }
+        self.packed.logits.write(&rows)?;
+        let mut trust = self.trust.to_vec()?;
+        for (trust, emitted) in trust.iter_mut().zip(self.num_tokens.to_vec()?) {
+            // The last token is the model's own.
+            if emitted > 0 {
+                let kept = (emitted - 1) as f32;
+                *trust = 0.75 * *trust + 0.25 * kept / (kept + 1.0);
+            }
+        }
+        self.trust.write(&trust)
+    }
+}
+
+impl std::fmt::Debug for TreeTail {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let TreeTail { batch, max_len, rows, .. } = self;
+        write!(f, "TreeTail({batch} requests, {rows} rows, texts of {max_len})")
+    }
+}
