@@ -6,9 +6,10 @@ use serde_json::json;
 use spec_bench as bench;
 
 /// The operators that have peers.
-const OPERATORS: [&str; 13] = [
+const OPERATORS: [&str; 14] = [
     "topk_router",
     "deduplicate_topk",
+    "hot_slots",
     "rejection_sample",
     "sample_logits",
     "ngram_match",

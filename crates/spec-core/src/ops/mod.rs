@@ -3,6 +3,7 @@
 pub mod adjust_logits;
 pub mod append_tokens;
 pub mod deduplicate_topk;
+pub mod hot_slots;
 pub mod hybrid_mtp_ngram;
 pub mod indexer_topk;
 pub mod moe_align;
@@ -50,6 +51,7 @@ macro_rules! for_each_operator {
             append_tokens: AppendTokens,
             moe_align: MoeAlign,
             indexer_topk: IndexerTopk,
+            hot_slots: HotSlots,
             unique: Unique,
         }
     };
