@@ -304,8 +304,7 @@ fn main() -> Result<()> {
     let totals = run(&handle, steps, None, false)?;
     assert_eq!(totals.wrong, 0, "the attention over the slots is another");
     println!("{steps} steps on {}: the same attention as over the whole cache", handle.device());
-    for (name, fetches) in
-        [("hot_slots", totals.fetches), ("list-order LRU", totals.list_fetches)]
+    for (name, fetches) in [("hot_slots", totals.fetches), ("list-order LRU", totals.list_fetches)]
     {
         let hits = 100.0 * (1.0 - fetches as f64 / totals.wanted.max(1) as f64);
         let bytes = fetches * size_of::<Entry>() / steps.max(1);

@@ -228,7 +228,9 @@ fn check(handle: &Handle, steps: usize) -> Result<()> {
                 let is_list = name.starts_with("fetch");
                 let is_right = match again {
                     0 => got == expected,
-                    _ if is_list => got.iter().all(|&one| one == if name == "fetches" { 0 } else { -1 }),
+                    _ if is_list => {
+                        got.iter().all(|&one| one == if name == "fetches" { 0 } else { -1 })
+                    }
                     _ => got == expected,
                 };
                 assert!(is_right, "{name} of call {call}, run {again}, on {}", handle.device());

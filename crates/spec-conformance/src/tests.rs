@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use spec_core::ops::prompt_lookup::Occurrence::First;
 use spec_core::ops::topk_router::{Scoring, Select};
 use spec_core::ops::{
-    AdjustLogits, DeduplicateTopk, HotSlots, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
-    RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique,
+    AdjustLogits, DeduplicateTopk, HotSlots, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch,
+    PromptLookup, RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique,
 };
 use spec_core::philox::{Draw, Purpose};
 use spec_core::{DType, Role, exact, race};

@@ -27,19 +27,15 @@
 //
 // Bytes: 4 m + 8 h read, 12 m + 4 (hits) + 8 n written: 70 KB for h 4096, m 2048. Latency decides:
 // two chained loads of global memory (request, then slots), and about 15 barriers.
+#include "hot_slots_sort.cuh"
 #include "params/hot_slots.cuh"
 
-constexpr u32 THREADS = 1024;
-constexpr u32 WARPS = THREADS / WARP;
 // Values that a thread loads before it uses the first of them.
 constexpr u32 AHEAD = 4;
 // Bits of a digit of an age, and the number of digits.
 constexpr u32 LOG_BINS = 11;
 constexpr u32 BINS = 1u << LOG_BINS;
 static_assert(BINS == 2 * THREADS);
-// Misses that are sorted by counting, with LANES threads for each.
-constexpr u32 FEW = 256;
-constexpr u32 LANES = THREADS / FEW;
 // Fibonacci hashing: 2^32 divided by the golden ratio. Neighbouring entries get distant places.
 constexpr u32 GOLDEN = 0x9E3779B9u;
 // Places that are not there: of a slot whose block is missing, and a number of 2^31 or more.
@@ -300,76 +296,6 @@ INLINE u32 block_inclusive_sum(Shared& shared, u32 own) {
     return warps.before(warp) + through;
 }
 
-// Sorts a few entries: each goes behind the entries that are smaller. They are distinct.
-INLINE void sort_few(u32* list, u32 n) {
-    const u32 entry = threadIdx.x / LANES;
-    const u32 mine = entry < n ? list[entry] : 0;
-    u32 rank = 0;
-    for (u32 i = threadIdx.x % LANES; i < n; i += LANES) rank += list[i] < mine ? 1 : 0;
-#pragma unroll
-    for (u32 step = 1; step < LANES; step *= 2) rank += __shfl_xor_sync(ALL_LANES, rank, step);
-    __syncthreads();
-    if (entry < n && threadIdx.x % LANES == 0) list[rank] = mine;
-    __syncthreads();
-}
-
-// Sorts distinct entries from `lowest` on by a bitmap of `words` words, a multiple of THREADS.
-INLINE void sort_by_bitmap(Shared& shared, u32* bitmap, u32 words, u32 lowest, u32* list, u32 n) {
-    for (u32 i = threadIdx.x; i < words; i += THREADS) bitmap[i] = 0;
-    __syncthreads();
-    for (u32 i = threadIdx.x; i < n; i += THREADS) {
-        const u32 bit = list[i] - lowest;
-        atomicOr(&bitmap[bit / 32], 1u << (bit % 32));
-    }
-    __syncthreads();
-    // Each warp has neighbouring words, so that the entries of a warp are neighbours in the list.
-    const u32 warp = threadIdx.x / WARP;
-    const u32 words_per_warp = words / WARPS;
-    const u32 start = warp * words_per_warp;
-    u32 count = 0;
-    for (u32 i = lane_id(); i < words_per_warp; i += WARP) count += __popc(bitmap[start + i]);
-    count = __reduce_add_sync(ALL_LANES, count);
-    if (lane_id() == 0) shared.totals[warp] = count;
-    __syncthreads();
-    const SumsOfWarps<u32> warps(shared.totals, lane_id());
-    u32 to = warps.before(warp);
-    for (u32 i = lane_id(); i < words_per_warp; i += WARP) {
-        u32 word = bitmap[start + i];
-        const u32 own = __popc(word);
-        const u32 through = warp_inclusive_sum(own);
-        u32 at = to + through - own;
-        while (word != 0) {
-            list[at++] = lowest + (start + i) * 32 + __ffs(word) - 1;
-            word &= word - 1;
-        }
-        to += __shfl_sync(ALL_LANES, through, WARP - 1);
-    }
-    __syncthreads();
-}
-
-// Sorts entries by a bitonic network over the next power of two, which the list has room for.
-INLINE void sort_by_exchange(u32* list, u32 n) {
-    const u32 size = n < 2 ? n : 1u << (32 - __clz(n - 1));
-    for (u32 i = n + threadIdx.x; i < size; i += THREADS) list[i] = NONE;
-    __syncthreads();
-#pragma unroll 1
-    for (u32 run = 2; run <= size; run *= 2) {
-#pragma unroll 1
-        for (u32 stride = run / 2; stride > 0; stride /= 2) {
-            for (u32 pair = threadIdx.x; pair < size / 2; pair += THREADS) {
-                const u32 low = 2 * pair - (pair & (stride - 1));
-                const u32 a = list[low];
-                const u32 b = list[low + stride];
-                if ((a > b) == ((low & run) == 0)) {
-                    list[low] = b;
-                    list[low + stride] = a;
-                }
-            }
-            __syncthreads();
-        }
-    }
-}
-
 // Counts an age's digit. Neighbouring slots often have the same age, so the lanes with the digit of
 // the first lane count together. All lanes of a warp must call this function.
 INLINE void count_digit(u32* bins, bool is_counted, u32 digit) {
@@ -487,7 +413,7 @@ INLINE u32 serve_misses(const Params& p, const Row& row, const Table& table, u32
         sort_few(table.list, n);
     } else if (words <= p.bitmap_words) {
         const u32 rounded = (words + THREADS - 1) / THREADS * THREADS;
-        sort_by_bitmap(shared, bitmap, rounded, shared.lowest, table.list, n);
+        sort_by_bitmap(shared.totals, bitmap, rounded, shared.lowest, table.list, n);
     } else {
         sort_by_exchange(table.list, n);
     }

@@ -65,7 +65,7 @@ const MAY_HIT = 3u;
 // Places: NONE for a missing block, TOO_FAR for a number of 2^31 or more.
 const TOO_FAR = 0xfffffffeu;
 
-var<workgroup> word: array<atomic<u32>, 4>;
+var<workgroup> is_lost: atomic<u32>;
 var<workgroup> bins: array<atomic<u32>, 256>;
 var<workgroup> chosen: vec2<u32>;
 
@@ -113,7 +113,7 @@ fn prepare(me: Invocation) {
         return;
     }
     if me.thread == 0u {
-        atomicStore(&word[0], 0u);
+        atomicStore(&is_lost, 0u);
     }
     workgroupBarrier();
     let at = params.row0 + row;
@@ -122,7 +122,7 @@ fn prepare(me: Invocation) {
         table = requests[params.at.b2 + at];
         for (var lower = me.thread; lower < at; lower += THREADS) {
             if requests[params.at.b2 + lower] == table {
-                atomicStore(&word[0], 1u);
+                atomicStore(&is_lost, 1u);
             }
         }
     }
@@ -131,7 +131,7 @@ fn prepare(me: Invocation) {
         return;
     }
     let base = row_base(row);
-    if table >= params.tables || atomicLoad(&word[0]) != 0u {
+    if table >= params.tables || atomicLoad(&is_lost) != 0u {
         atomicStore(&work[base + TABLE], NONE);
         raise(select(BAD_LENGTHS, 0u, table == NONE));
         return;
@@ -254,9 +254,9 @@ fn find(keys: u32, key: u32) -> u32 {
 // Adds the values of all threads. Every thread must call this function.
 fn sum(thread: u32, value: u32) -> u32 {
     _ = scan_exclusive(thread, value);
-    let all = workgroupUniformLoad(&scan_sum);
+    let total = workgroupUniformLoad(&scan_sum);
     workgroupBarrier();
-    return all;
+    return total;
 }
 
 // Finds the age that the oldest `wanted` slots of the state HOLDS are at least, and how many of this
@@ -377,11 +377,11 @@ fn list_misses(keys: u32, thread: u32) -> u32 {
 }
 
 // 1 for a slot that is taken for certain, 2 for a slot that is taken while the quota lasts, else 0.
-fn class_of(state: u32, age: u32, all: bool, only_empty: bool, cut: u32) -> u32 {
+fn kind_of(state: u32, age: u32, takes_all: bool, only_empty: bool, cut: u32) -> u32 {
     if state == TAKEN {
         return 0u;
     }
-    if all {
+    if takes_all {
         return 1u;
     }
     if state == EMPTY {
@@ -403,11 +403,11 @@ fn hand_out(row: u32, table: u32, count: u32, empty: u32, free: u32, thread: u32
     let states = misses + params.padded;
     let step = atomicLoad(&work[base + STEP]);
     let ages = params.at.b3 + table * params.used_stride;
-    let all = count == free;
-    let only_empty = !all && count <= empty;
+    let takes_all = count == free;
+    let only_empty = !takes_all && count <= empty;
     var cut = 0u;
     var quota = select(0u, count, only_empty);
-    if !all && !only_empty {
+    if !takes_all && !only_empty {
         let selected = select_age(states, ages, step, count - empty, thread);
         cut = selected.x;
         quota = selected.y;
@@ -418,8 +418,8 @@ fn hand_out(row: u32, table: u32, count: u32, empty: u32, free: u32, thread: u32
     var own = vec2(0u, 0u);
     for (var slot = start; slot < end; slot++) {
         let state = atomicLoad(&work[states + slot]);
-        let class = class_of(state, step - used[ages + slot], all, only_empty, cut);
-        own += vec2(select(0u, 1u, class == 1u), select(0u, 1u, class == 2u));
+        let kind = kind_of(state, step - used[ages + slot], takes_all, only_empty, cut);
+        own += vec2(select(0u, 1u, kind == 1u), select(0u, 1u, kind == 2u));
     }
     // The slots before these that are taken for certain, and those on the quota.
     var certain = scan_exclusive(thread, own.x);
@@ -428,8 +428,8 @@ fn hand_out(row: u32, table: u32, count: u32, empty: u32, free: u32, thread: u32
     workgroupBarrier();
     for (var slot = start; slot < end; slot++) {
         let state = atomicLoad(&work[states + slot]);
-        let class = class_of(state, step - used[ages + slot], all, only_empty, cut);
-        if class == 1u || (class == 2u && tied < quota) {
+        let kind = kind_of(state, step - used[ages + slot], takes_all, only_empty, cut);
+        if kind == 1u || (kind == 2u && tied < quota) {
             let rank = certain + min(tied, quota);
             let index = atomicLoad(&work[misses + rank]);
             let entry = atomicLoad(&work[keys + index]);
@@ -440,8 +440,8 @@ fn hand_out(row: u32, table: u32, count: u32, empty: u32, free: u32, thread: u32
             fetch_slots[params.at.b6 + row * params.fetch_slots_stride + rank] =
                 place_of(table, slot);
         }
-        certain += select(0u, 1u, class == 1u);
-        tied += select(0u, 1u, class == 2u);
+        certain += select(0u, 1u, kind == 1u);
+        tied += select(0u, 1u, kind == 2u);
     }
 }
 

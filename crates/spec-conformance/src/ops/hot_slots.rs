@@ -24,7 +24,16 @@ impl Subject for HotSlots {
         // Hits only, a miss that takes the empty slot, the same after a reset, more misses than
         // slots, and padding.
         let plain = Case::new(HotSlots::new())
-            .input("wanted", [[3, 7, 9, 3, -1], [3, 5, 9, -1, -1], [3, 5, 9, -1, -1], [1, 2, 4, 5, 6], [1, 2, 4, 5, 6]])
+            .input(
+                "wanted",
+                [
+                    [3, 7, 9, 3, -1],
+                    [3, 5, 9, -1, -1],
+                    [3, 5, 9, -1, -1],
+                    [1, 2, 4, 5, 6],
+                    [1, 2, 4, 5, 6],
+                ],
+            )
             .input("requests", [0, 1, 2, 3, -1])
             .in_place("resident", [[7, -1, 9, 3]; 4])
             .in_place("used", [[98, 0, 97, 99]; 4])
@@ -110,14 +119,8 @@ impl Subject for HotSlots {
                 "step" if is_shared(tensor) => tensor.clone(),
                 _ => tensor.pick(&picked),
             });
-            let written = [
-                "slots",
-                "fetch_positions",
-                "fetch_slots",
-                "fetches",
-                "resident",
-                "used",
-            ];
+            let written =
+                ["slots", "fetch_positions", "fetch_slots", "fetches", "resident", "used"];
             let rows = written.map(|name| (name, Rows::Of(picked.clone()))).into();
             return Recomposed { case, rows };
         }

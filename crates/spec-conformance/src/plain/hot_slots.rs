@@ -97,8 +97,7 @@ struct Written<'a> {
 pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
     let wanted = packed(slice::<i32>(buffers.wanted)?, &plan.wanted);
     let requests = buffers.requests.map(slice::<i32>).transpose()?;
-    let (resident, used) =
-        (slice_mut::<i32>(buffers.resident)?, slice_mut::<i32>(buffers.used)?);
+    let (resident, used) = (slice_mut::<i32>(buffers.resident)?, slice_mut::<i32>(buffers.used)?);
     let step = ints(buffers.step)?;
     let reset = buffers.reset.map(slice::<i32>).transpose()?;
     let tail_starts = buffers.tail_starts.map(ints).transpose()?;
@@ -175,7 +174,9 @@ fn one_row(
     let mut free = Vec::new();
     for slot in 0..resident.len() {
         match tables.place(slot) {
-            Place::At(_) if entries.contains(&resident[slot]) && !slot_of.contains_key(&resident[slot]) => {
+            Place::At(_)
+                if entries.contains(&resident[slot]) && !slot_of.contains_key(&resident[slot]) =>
+            {
                 slot_of.insert(resident[slot], slot);
                 used[slot] = step;
             }

@@ -172,7 +172,6 @@ fn launch(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> 
     raise(buffers.flags, bits.into_inner())
 }
 
-
 /// The row that owns each request: the lowest of `requests` that has it. Returns flags.
 fn find_owners(requests: &[i32], owners: &mut [u32]) -> u32 {
     owners.fill(NONE);

@@ -4,9 +4,9 @@
 use spec_conformance::{Case, Layout, Ready, Rng, Subject, Tensor};
 use spec_core::ops::topk_router::preset;
 use spec_core::ops::{
-    AdjustLogits, AppendTokens, DeduplicateTopk, HotSlots, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch,
-    PromptLookup, RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique,
-    tree_verify,
+    AdjustLogits, AppendTokens, DeduplicateTopk, HotSlots, HybridMtpNgram, IndexerTopk, MoeAlign,
+    NgramMatch, PromptLookup, RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify,
+    Unique, tree_verify,
 };
 use spec_core::{DType, Role, Stream, Supports};
 use spec_cuda::Cuda;
@@ -385,8 +385,14 @@ fn slots_of(rng: &mut Rng, batch: usize, m: usize, h: usize) -> Case<HotSlots> {
     let range = 4 * h;
     Case::new(HotSlots::new().block_size(64))
         .input("wanted", matrix(rng, [batch, m], |r| r.below(range) as i32))
-        .input("requests", Tensor::vector((0..batch).map(|r| (first + r) as i32).collect::<Vec<_>>()))
-        .in_place("resident", matrix(rng, [tables, h], |r| r.below(2 * range) as i32 - range as i32 / 4))
+        .input(
+            "requests",
+            Tensor::vector((0..batch).map(|r| (first + r) as i32).collect::<Vec<_>>()),
+        )
+        .in_place(
+            "resident",
+            matrix(rng, [tables, h], |r| r.below(2 * range) as i32 - range as i32 / 4),
+        )
         .in_place("used", matrix(rng, [tables, h], |r| r.below(500) as i32))
         .input("step", vector(rng, 1, |r| 500 + r.below(9) as i32))
         .input("block_table", matrix(rng, [tables, h / 64], |r| r.below(1 << 20) as i32 - 9))
