@@ -28,6 +28,7 @@ from ._functions import (
     append_tokens,
     moe_align,
     indexer_topk,
+    hot_slots,
     unique,
 )
 from ._native import (
@@ -49,6 +50,7 @@ from ._planned import (
     AppendTokens,
     MoeAlign,
     IndexerTopk,
+    HotSlots,
     Unique,
 )
 from ._results import (
@@ -62,6 +64,7 @@ from ._results import (
     AppendTokensResult,
     MoeAlignResult,
     IndexerTopkResult,
+    HotSlotsResult,
     UniqueResult,
 )
 from ._torch_unique import (
@@ -79,6 +82,8 @@ __all__ = [
     "DeviceError",
     "DeviceLostError",
     "DtypeError",
+    "HotSlots",
+    "HotSlotsResult",
     "HybridMtpNgram",
     "IndexerTopk",
     "IndexerTopkResult",
@@ -110,6 +115,7 @@ __all__ = [
     "append_tokens",
     "deduplicate_topk",
     "devices",
+    "hot_slots",
     "hybrid_mtp_ngram",
     "indexer_topk",
     "moe_align",
