@@ -12,7 +12,8 @@
 //!   [`rejection_sample`](ops::rejection_sample), and [`append_tokens`](ops::append_tokens) to the
 //!   texts;
 //! * mixture of experts: [`topk_router`](ops::topk_router), [`moe_align`](ops::moe_align);
-//! * sparse attention: [`indexer_topk`](ops::indexer_topk);
+//! * sparse attention: [`indexer_topk`](ops::indexer_topk), and [`hot_slots`](ops::hot_slots) for KV
+//!   offload;
 //! * the distinct values of large sets of 64-bit features: [`unique`](ops::unique).
 //!
 //! All operators have the same interface, modelled on InfiniOp and CUB. A **descriptor** is

@@ -127,6 +127,44 @@ def check_deduplicate(values, unique):
     return "numpy.unique of each request, every element"
 
 
+class Slots:
+    """A row of `hot_slots`: ascending wanted positions, slots in random order, and ages."""
+
+    STEP, POSITIONS, OLDEST = 100_000, 1 << 17, 100
+
+    def __init__(self, row):
+        rng = random(row)
+        batch, words = row.numbers[0], row.kind.split(" ")
+        m, h = number(words[0]), number(words[2])
+        misses = m if row.kind.endswith("all misses") else -(-m * float(words[4]) // 100)
+        hits = min(int(m - misses), h)
+        self.wanted = np.empty((batch, m), np.int32)
+        self.resident, self.used = (np.empty((batch, h), np.int32) for _ in range(2))
+        for r in range(batch):
+            entries = rng.permutation(max(self.POSITIONS, h + m)).astype(np.int32)
+            self.wanted[r] = np.sort(entries[h - hits : h - hits + m])
+            order = rng.permutation(h)
+            self.resident[r] = entries[order]
+            ages = rng.integers(0, self.OLDEST, h)
+            self.used[r] = self.STEP - 1 - np.where(order >= h - hits, 0, ages)
+
+    def check(self, slots, positions, fetch_slots, fetches, resident, used):
+        for r, wanted in enumerate(self.wanted):
+            held = np.isin(self.resident[r], wanted)
+            misses = wanted[~np.isin(wanted, self.resident[r])]
+            free = np.flatnonzero(~held)
+            oldest = free[np.argsort(self.used[r][free], kind="stable")][: len(misses)]
+            taken = np.sort(oldest)
+            after, when = self.resident[r].copy(), np.where(held, self.STEP, self.used[r])
+            after[taken], when[taken] = misses, self.STEP
+            n = len(misses)
+            assert fetches[r] == n and (positions[r, :n] == misses).all()
+            assert (fetch_slots[r, :n] == taken).all() and (positions[r, n:] == -1).all()
+            assert (resident[r] == after).all() and (used[r] == when).all()
+            assert (after[slots[r]] == wanted).all() and (fetch_slots[r, n:] == -1).all()
+        return "numpy, every element"
+
+
 def experts(row):
     """A router's picks `[tokens, k]`, i32, of experts that are all alike or of which
     each next is half as popular; and how many there are."""

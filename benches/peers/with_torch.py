@@ -167,6 +167,37 @@ class Torch:
 
         return self.timed(call), check, 2 * values.nbytes
 
+    def hot_slots(self, row):
+        """Sorts and searches. Wanted entries ascend, those of slots are distinct. The state is not
+        changed in place, so that each call finds the same."""
+        torch, given = self.torch, inputs.Slots(row)
+        wanted, resident, used = self.on_gpu(given.wanted, given.resident, given.used)
+        (batch, m), h = wanted.shape, resident.shape[1]
+        ranks = torch.arange(m, device="cuda")
+        step = torch.full_like(used[:, :1], given.STEP)
+        none = torch.full((batch, m + 1), -1, dtype=torch.int32, device="cuda")
+
+        def call(_):
+            ordered, order = resident.sort(dim=1)
+            at = torch.searchsorted(ordered, wanted).clamp_max(h - 1)
+            hit, slot = ordered.gather(1, at) == wanted, order.gather(1, at)
+            # What is no hit goes to a column that is cut off.
+            ages = torch.cat([step - used, used[:, :1]], 1)
+            ages = ages.scatter_(1, torch.where(hit, slot, h), -1)[:, :h]
+            oldest = ages.sort(dim=1, descending=True, stable=True).indices[:, :m]
+            rank, fetches = (~hit).cumsum(1) - 1, (~hit).sum(1, keepdim=True)
+            taken = torch.where(ranks < fetches, oldest, h).sort(dim=1).values
+            slots = torch.where(hit, slot, taken.gather(1, rank.clamp_min(0)))
+            positions = none.scatter(1, torch.where(hit, m, rank), wanted)[:, :m]
+            fetch_slots = torch.where(ranks < fetches, taken, -1).int()
+            state = resident.scatter(1, slots, wanted), used.scatter(1, slots, step.expand(-1, m))
+            return slots.int(), positions, fetch_slots, fetches[:, 0].int(), *state
+
+        def check():
+            return given.check(*(array.cpu().numpy() for array in self.gpu.last[1]))
+
+        return self.timed(call), check, row.memory
+
     def rejection_sample(self, row):
         torch = self.torch
         given = inputs.Rejection(row)

@@ -9,6 +9,7 @@ use spec_bench as bench;
 const OPERATORS: [&str; 14] = [
     "topk_router",
     "deduplicate_topk",
+    "hot_slots",
     "rejection_sample",
     "sample_logits",
     "ngram_match",

@@ -29,6 +29,7 @@ from ._functions import (
     append_tokens,
     moe_align,
     indexer_topk,
+    hot_slots,
     unique,
 )
 from ._native import (
@@ -52,6 +53,7 @@ from ._planned import (
     AppendTokens,
     MoeAlign,
     IndexerTopk,
+    HotSlots,
     Unique,
 )
 from ._results import (
@@ -66,6 +68,7 @@ from ._results import (
     AppendTokensResult,
     MoeAlignResult,
     IndexerTopkResult,
+    HotSlotsResult,
     UniqueResult,
 )
 from ._torch_unique import (
@@ -85,6 +88,8 @@ __all__ = [
     "DraftTree",
     "DraftTreeResult",
     "DtypeError",
+    "HotSlots",
+    "HotSlotsResult",
     "HybridMtpNgram",
     "IndexerTopk",
     "IndexerTopkResult",
@@ -118,6 +123,7 @@ __all__ = [
     "deduplicate_topk",
     "devices",
     "draft_tree",
+    "hot_slots",
     "hybrid_mtp_ngram",
     "indexer_topk",
     "moe_align",

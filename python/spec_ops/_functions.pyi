@@ -22,6 +22,7 @@ __all__ = [
     "append_tokens",
     "moe_align",
     "indexer_topk",
+    "hot_slots",
     "unique",
 ]
 
@@ -162,6 +163,15 @@ def indexer_topk(
     out: Sequence[Array | None] | None = None
 ) -> results.IndexerTopkResult:
     """The positions of the `k` best scores of each row, for sparse attention. `deduplicate_topk` takes these positions."""
+
+def hot_slots(
+    wanted: Array, resident: Array, used: Array, step: Array, *, block_size: int = 1,
+    page_size: int = 1, null_page: int = -1, tail: int = 0, requests: Array | None = None,
+    reset: Array | None = None, tail_starts: Array | None = None,
+    block_table: Array | None = None, pages: Array | None = None, flags: Array | None = None,
+    out: Sequence[Array | None] | None = None
+) -> results.HotSlotsResult:
+    """Which slots of a device buffer hold the KV entries that a step wants, and which entries must be fetched: KV offload with exact LRU."""
 
 def unique(
     keys: Array, *, counts: bool = False, inverse: bool = False,

@@ -22,6 +22,7 @@ __all__ = [
     "AppendTokens",
     "MoeAlign",
     "IndexerTopk",
+    "HotSlots",
     "Unique",
 ]
 
@@ -203,6 +204,18 @@ class IndexerTopk(Planned):
         self, scores: Array, *, lengths: Array | None = None, starts: Array | None = None,
         values: bool = False, block_table: Array | None = None, requests: Array | None = None,
         slots: bool = False, flags: Array | None = None,
+        out: Sequence[Array | None] | None = None
+    ) -> Plan: ...
+
+class HotSlots(Planned):
+    def __init__(
+        self, *, block_size: int = 1, page_size: int = 1, null_page: int = -1, tail: int = 0
+    ) -> None: ...
+    def plan(
+        self, wanted: Array, resident: Array, used: Array, step: Array, *,
+        requests: Array | None = None, reset: Array | None = None,
+        tail_starts: Array | None = None, block_table: Array | None = None,
+        pages: Array | None = None, flags: Array | None = None,
         out: Sequence[Array | None] | None = None
     ) -> Plan: ...
 

@@ -17,6 +17,7 @@ __all__ = [
     "AppendTokensResult",
     "MoeAlignResult",
     "IndexerTopkResult",
+    "HotSlotsResult",
     "UniqueResult",
 ]
 
@@ -143,6 +144,15 @@ class IndexerTopkResult(NamedTuple):
     indices: Array
     values: Array | None
     slots: Array | None
+
+class HotSlotsResult(NamedTuple):
+    """Of :func:`hot_slots`: ``slots`` [batch, m], ``fetch_positions`` [batch, m],
+    ``fetch_slots`` [batch, m], ``fetches`` [batch]."""
+
+    slots: Array
+    fetch_positions: Array
+    fetch_slots: Array
+    fetches: Array
 
 class UniqueResult(NamedTuple):
     """Of :func:`unique`: ``unique`` [n], ``count`` [1], ``counts`` [n] or None, ``inverse`` [n]

@@ -22,6 +22,7 @@ __all__ = [
     "append_tokens",
     "moe_align",
     "indexer_topk",
+    "hot_slots",
     "unique",
 ]
 
@@ -152,6 +153,14 @@ def indexer_topk(
     requests: Array | None = None, slots: bool = False, flags: Array | None = None
 ) -> results.IndexerTopkResult:
     """As :func:`spec_ops.indexer_topk`, under `torch.compile` too."""
+
+def hot_slots(
+    wanted: Array, resident: Array, used: Array, step: Array, *, block_size: int = 1,
+    page_size: int = 1, null_page: int = -1, tail: int = 0, requests: Array | None = None,
+    reset: Array | None = None, tail_starts: Array | None = None,
+    block_table: Array | None = None, pages: Array | None = None, flags: Array | None = None
+) -> results.HotSlotsResult:
+    """As :func:`spec_ops.hot_slots`, under `torch.compile` too."""
 
 def unique(
     keys: Array, *, counts: bool = False, inverse: bool = False

@@ -155,3 +155,45 @@ def test_decode():
         text, fewer = example["decode"](model, prompt, 120, 8, temperature)
         assert (text, runs) == (plain, 120)
         assert fewer * 2 < runs
+
+
+def test_kv_offload():
+    """Attention over slots is attention over the whole cache, also after a copy that failed."""
+    need("torch")
+    example = runpy.run_path(str(ROOT / "python/examples/kv_offload.py"))
+    wrong, wanted, fetched = example["run"]("cpu", 300)
+    assert wrong == 0 and 300 < fetched["hot_slots"] < wanted / 5
+    assert abs(fetched["hot_slots"] / fetched["list-order LRU"] - 1) < 0.02
+    assert example["run"]("cpu", 60, fails_at=40)[0] == 0
+    assert example["run"]("cpu", 60, fails_at=40, recovers=False)[0] > 0
+
+
+def test_offload_page():
+    """The code of docs/offload.md in the place of engines' functions, on a step of two requests."""
+    torch = need("torch")
+    page = (ROOT / "docs/offload.md").read_text()
+    names = {"torch": torch, "spec_ops": spec_ops}
+    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(code, names)
+
+    def ints(*rows):
+        return torch.tensor(rows, dtype=torch.int32)
+
+    # Buffers of four slots and one for the newest token; the second row is padding.
+    tokens, used = ints([7, -1, 9, 3], [0, 1, 2, 3]), torch.zeros(2, 4, dtype=torch.int32)
+    locs, lengths = ints([50, 51, 52, 53, 54], [60, 61, 62, 63, 64]), torch.tensor([11, 4])
+    done = names["load_cache_to_device_buffer_mla"](
+        ints([3, 5, 10], [0, 1, 2]), tokens, used, locs, torch.tensor([0, 1]), lengths, 1
+    )
+    assert done.slots.tolist() == [[53, 51, 54], [-1, -1, -1]]
+    assert done.fetch_positions.tolist() == [[5, -1, -1], [-1, -1, -1]]
+    assert done.fetch_slots[0, 0] == 51 and done.fetches.tolist() == [1, 0]
+    assert tokens.tolist() == [[7, 5, 9, 3], [0, 1, 2, 3]]
+
+    # Blocks of two positions: the first block of the text was never spilled.
+    resident, used = ints([3, -1]), torch.zeros(1, 2, dtype=torch.int32)
+    done = names["hisparse_swap_in"](
+        ints([1, 3, 4]), resident, used, torch.tensor([6]), ints([0])[0], ints([8, 0, 0]), ints([5]), 2
+    )
+    assert done.slots.tolist() == [[17, 10, 11]] and done.fetch_positions[0, 0] == 4
+    assert done.fetch_slots[0, 0] == 11 and resident.tolist() == [[3, 4]]

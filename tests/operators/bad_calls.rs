@@ -260,3 +260,48 @@ fn indexer_topk() {
         ],
     );
 }
+
+#[test]
+fn hot_slots() {
+    use Status::{BadParam, BadTensorShape, NullPointer};
+    let params = HotSlots::new().block_size(4).page_size(16).tail(2);
+    let mut tensors = params.tensors(3, 10, 20);
+    let per_row = Some(TensorDesc::new(I32, [3]));
+    let table = TensorDesc::new(I32, [5, 20]);
+    (tensors.requests, tensors.resident, tensors.used) = (per_row, table, table);
+    (tensors.reset, tensors.tail_starts) = (per_row, Some(TensorDesc::new(I64, [3])));
+    tensors.step = TensorDesc::new(I64, [3]);
+    tensors.block_table = Some(TensorDesc::new(I32, [5, 6]));
+    tensors.pages = Some(TensorDesc::new(I32, [5, 7]));
+    tensors.flags = Some(TensorDesc::new(DType::U32, [1]));
+    check(
+        &params,
+        &tensors,
+        &[
+            ("block_size", BadParam, |p, _| p.block_size = 0),
+            ("block_size", BadParam, |p, _| p.block_size = 1 << 31),
+            ("page_size", BadParam, |p, _| p.page_size = 0),
+            ("page_size", BadParam, |p, _| p.page_size = usize::MAX),
+            ("null_page", BadParam, |p, _| p.null_page = -2),
+            ("tail", BadParam, |p, _| p.tail = 1025),
+            ("tail_starts", NullPointer, |_, t| t.tail_starts = None),
+            ("block_table", NullPointer, |_, t| t.block_table = None),
+            ("wanted", BadTensorShape, |_, t| t.wanted = TensorDesc::new(I32, [3, 65_537])),
+            // Without `requests`, each row has a row of the state.
+            ("resident", BadTensorShape, |_, t| t.requests = None),
+            ("resident", BadTensorShape, |_, t| t.resident = TensorDesc::new(I32, [5, 65_537])),
+            ("used", BadTensorShape, |_, t| t.used = TensorDesc::new(I32, [5, 19])),
+            ("step", BadTensorShape, |_, t| t.step = TensorDesc::new(I32, [2])),
+            ("block_table", BadTensorShape, |_, t| {
+                t.block_table = Some(TensorDesc::new(I32, [3, 6]));
+            }),
+            ("fetch_slots", BadTensorShape, |_, t| t.fetch_slots = TensorDesc::new(I32, [3, 9])),
+        ],
+    );
+    // Tail starts without a tail are allowed, and so is a table of blocks without pages.
+    for handle in crate::common::handles() {
+        let mut tensors = tensors;
+        tensors.pages = None;
+        assert!(handle.create(&params.tail(0), &tensors).is_ok());
+    }
+}

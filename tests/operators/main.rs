@@ -14,6 +14,7 @@ mod distribution;
 mod empty_rows;
 mod files;
 mod handles;
+mod hot_slots;
 mod prompt_lookup;
 mod rejection_sample;
 mod sampling;

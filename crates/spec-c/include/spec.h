@@ -3979,6 +3979,252 @@ spec_status spec_indexer_topk_calculate(const spec_descriptor *descriptor,
                                         void *stream);
 
 /**
+ * The parameters of hot_slots.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_hot_slots_params).
+     */
+    size_t size;
+    /**
+     * The number of slots of a block of `block_table`.
+     * Default: 1.
+     */
+    size_t block_size;
+    /**
+     * The number of entries of a page of `pages`.
+     * Default: 1.
+     */
+    size_t page_size;
+    /**
+     * The number of a page that stands for none, as do all lower numbers; at least -1.
+     * Default: -1.
+     */
+    int64_t null_page;
+    /**
+     * The number of slots behind the `h` others that the model writes itself, at most 1024.
+     * Default: 0.
+     */
+    size_t tail;
+} spec_hot_slots_params;
+
+/**
+ * Descriptors of the arguments of hot_slots.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_hot_slots_tensors).
+     */
+    size_t size;
+    /**
+     * `[batch, m]`, i32: read.
+     * The entries that each row wants; negative values are padding.
+     */
+    spec_tensor wanted;
+    /**
+     * `[batch]`, i32: read, optional.
+     * The row of `resident`, `used`, `pages` and `block_table` that each row has; -1 for
+     * padding. Absent: row r has row r.
+     */
+    spec_tensor requests;
+    /**
+     * `[tables, h]`, i32: changed in place.
+     * The entry that each slot holds; negative for an empty slot.
+     */
+    spec_tensor resident;
+    /**
+     * `[tables, h]`, i32: changed in place.
+     * The step at which each slot was last wanted.
+     */
+    spec_tensor used;
+    /**
+     * `[1] or [batch]`, i32 or i64: read.
+     * A number that grows from call to call, such as the length of the text. Its low 32 bits
+     * count.
+     */
+    spec_tensor step;
+    /**
+     * `[batch]`, i32: read, optional.
+     * Where nonzero, all slots of the row's request become empty first.
+     */
+    spec_tensor reset;
+    /**
+     * `[batch]`, i32 or i64: read, optional.
+     * Where the first tail slot's entry is. Needed for a `tail` above 0.
+     */
+    spec_tensor tail_starts;
+    /**
+     * `[tables, blocks]`, i32: read, optional.
+     * The block of the cache that holds each `block_size` slots; negative for none. Absent: the
+     * place of a slot is its number.
+     */
+    spec_tensor block_table;
+    /**
+     * `[tables, page_count]`, i32: read, optional.
+     * The page of the cache that holds each `page_size` entries outside of the slots. Needs
+     * `block_table`.
+     */
+    spec_tensor pages;
+    /**
+     * `[batch, m]`, i32: written.
+     * Where each wanted entry lies; -1 where it does not.
+     */
+    spec_tensor slots;
+    /**
+     * `[batch, m]`, i32: written.
+     * The entries to fetch, ascending, then -1.
+     */
+    spec_tensor fetch_positions;
+    /**
+     * `[batch, m]`, i32: written.
+     * Where each of `fetch_positions` goes, then -1.
+     */
+    spec_tensor fetch_slots;
+    /**
+     * `[batch]`, i32: written.
+     * The number of entries to fetch of each row.
+     */
+    spec_tensor fetches;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     * Bits for bad data, OR-ed into the word's previous value.
+     */
+    spec_tensor flags;
+} spec_hot_slots_tensors;
+
+/**
+ * The arguments of hot_slots.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_hot_slots_buffers).
+     */
+    size_t size;
+    /**
+     * `[batch, m]`, i32: read.
+     */
+    const void *wanted;
+    /**
+     * `[batch]`, i32: read, optional.
+     */
+    const void *requests;
+    /**
+     * `[tables, h]`, i32: changed in place.
+     */
+    void *resident;
+    /**
+     * `[tables, h]`, i32: changed in place.
+     */
+    void *used;
+    /**
+     * `[1] or [batch]`, i32 or i64: read.
+     */
+    const void *step;
+    /**
+     * `[batch]`, i32: read, optional.
+     */
+    const void *reset;
+    /**
+     * `[batch]`, i32 or i64: read, optional.
+     */
+    const void *tail_starts;
+    /**
+     * `[tables, blocks]`, i32: read, optional.
+     */
+    const void *block_table;
+    /**
+     * `[tables, page_count]`, i32: read, optional.
+     */
+    const void *pages;
+    /**
+     * `[batch, m]`, i32: written.
+     */
+    void *slots;
+    /**
+     * `[batch, m]`, i32: written.
+     */
+    void *fetch_positions;
+    /**
+     * `[batch, m]`, i32: written.
+     */
+    void *fetch_slots;
+    /**
+     * `[batch]`, i32: written.
+     */
+    void *fetches;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     */
+    void *flags;
+} spec_hot_slots_buffers;
+
+/**
+ * Which slots of a device buffer hold the KV entries that a step wants, and which entries must
+ * be fetched: KV offload with exact LRU.
+ *
+ * Creates the operator for these tensors on the handle's device: checks everything
+ * that they and the parameters can show. `descriptor` becomes yours, to be given to
+ * `spec_destroy`, or NULL where the call fails.
+ *
+ * - `wanted` `[batch, m]`, i32: read.
+ * - `requests` `[batch]`, i32: read, optional.
+ * - `resident` `[tables, h]`, i32: changed in place.
+ * - `used` `[tables, h]`, i32: changed in place.
+ * - `step` `[1] or [batch]`, i32 or i64: read.
+ * - `reset` `[batch]`, i32: read, optional.
+ * - `tail_starts` `[batch]`, i32 or i64: read, optional.
+ * - `block_table` `[tables, blocks]`, i32: read, optional.
+ * - `pages` `[tables, page_count]`, i32: read, optional.
+ * - `slots` `[batch, m]`, i32: written.
+ * - `fetch_positions` `[batch, m]`, i32: written.
+ * - `fetch_slots` `[batch, m]`, i32: written.
+ * - `fetches` `[batch]`, i32: written.
+ * - `flags` `[1]`, u32: changed in place, optional.
+ *
+ * # Errors
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the backend
+ * lacks it, 1 or 8 where the device cannot run it.
+ *
+ * # Safety
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor` is a
+ * place.
+ */
+spec_status spec_hot_slots_create(const spec_handle *handle,
+                                  const spec_hot_slots_params *params,
+                                  const spec_hot_slots_tensors *tensors,
+                                  spec_descriptor **descriptor);
+
+/**
+ * Sets the parameters of hot_slots to their defaults, and those that a caller must give
+ * to 0.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a `size` that is none.
+ *
+ * # Safety
+ * `params` has its `size` set.
+ */
+spec_status spec_hot_slots_defaults(spec_hot_slots_params *params);
+
+/**
+ * Enqueues hot_slots on `stream`, and does nothing else.
+ *
+ * # Errors
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not aligned,
+ * 13 for a workspace that is too small, 1 where the device refuses. Bad values in the
+ * data are no errors: they set `flags`.
+ *
+ * # Safety
+ * `descriptor` is from `spec_hot_slots_create`, `workspace` has `workspace_size` bytes,
+ * and each buffer as many elements as its tensor spans, until the work is done.
+ */
+spec_status spec_hot_slots_calculate(const spec_descriptor *descriptor,
+                                     void *workspace,
+                                     size_t workspace_size,
+                                     const spec_hot_slots_buffers *buffers,
+                                     void *stream);
+
+/**
  * The parameters of unique.
  */
 typedef struct {

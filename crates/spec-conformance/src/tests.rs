@@ -1,10 +1,13 @@
 //! Tests that the checks can fail, and that random cases cover every branch of the operators.
 
+use std::collections::HashSet;
+
 use spec_core::ops::prompt_lookup::Occurrence::First;
 use spec_core::ops::topk_router::{Scoring, Select};
 use spec_core::ops::{
-    AdjustLogits, DeduplicateTopk, DraftTree, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch,
-    PromptLookup, RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique,
+    AdjustLogits, DeduplicateTopk, DraftTree, HotSlots, HybridMtpNgram, IndexerTopk, MoeAlign,
+    NgramMatch, PromptLookup, RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify,
+    Unique,
 };
 use spec_core::philox::{Draw, Purpose};
 use spec_core::{DType, Role, exact, race};
@@ -81,6 +84,7 @@ fn sizes_are_of_every_length() {
 fn inputs_of_64_bits_pass_32() {
     passes_32::<AdjustLogits>();
     passes_32::<DeduplicateTopk>();
+    passes_32::<HotSlots>();
     passes_32::<HybridMtpNgram>();
     passes_32::<IndexerTopk>();
     passes_32::<MoeAlign>();
@@ -334,6 +338,33 @@ fn random_sets_get_everywhere() {
         integers(results, "unique").contains(&-1)
     };
     balanced(share(results::<DeduplicateTopk>(100).iter().map(padded)), "padded rows");
+}
+
+#[test]
+fn random_slots_get_everywhere() {
+    let runs = results::<HotSlots>(300);
+    assert_eq!(flags(&runs), 6);
+    for name in ["requests", "reset", "tail_starts", "block_table", "pages"] {
+        balanced(share(runs.iter().map(|(case, _)| case.get(name).is_some())), name);
+    }
+    let good = runs.iter().map(|(_, results)| integers(results, "flags")[0] & 0xFF == 0);
+    balanced(share(good), "cases without bad data");
+    let ran_out = runs.iter().map(|(_, results)| integers(results, "flags")[0] & 4 != 0);
+    balanced(share(ran_out), "cases that lack slots, or with bad requests or tail starts");
+    let fetches = runs.iter().flat_map(|(_, results)| integers(results, "fetches"));
+    balanced(share(fetches.map(|n| n > 0)), "rows that fetch");
+    let has_hits = |(_, results): &(Case<HotSlots>, Vec<Argument>)| {
+        let fetched: HashSet<i64> = integers(results, "fetch_slots").into_iter().collect();
+        integers(results, "slots").iter().any(|slot| !fetched.contains(slot))
+    };
+    balanced(share(runs.iter().map(has_hits)), "cases with hits or entries outside of the slots");
+    let placed = runs.iter().flat_map(|(_, results)| integers(results, "slots"));
+    balanced(share(placed.map(|slot| slot >= 0)), "entries with a place");
+    // Every length for which a backend has code of its own.
+    let longest = |name| {
+        runs.iter().filter_map(|(case, _)| case.get(name)).map(Tensor::cols).max().unwrap_or(0)
+    };
+    assert!(longest("wanted") > 8192 && longest("resident") > 8192);
 }
 
 /// Noise and exponential variates have the bits that an independent implementation computed.

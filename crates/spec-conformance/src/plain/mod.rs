@@ -9,6 +9,7 @@ pub(crate) mod adjust_logits;
 pub(crate) mod append_tokens;
 pub(crate) mod deduplicate_topk;
 pub(crate) mod draft_tree;
+pub(crate) mod hot_slots;
 pub(crate) mod indexer_topk;
 pub(crate) mod moe_align;
 pub mod ngram;

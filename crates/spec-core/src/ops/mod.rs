@@ -4,6 +4,7 @@ pub mod adjust_logits;
 pub mod append_tokens;
 pub mod deduplicate_topk;
 pub mod draft_tree;
+pub mod hot_slots;
 pub mod hybrid_mtp_ngram;
 pub mod indexer_topk;
 pub mod moe_align;
@@ -52,6 +53,7 @@ macro_rules! for_each_operator {
             append_tokens: AppendTokens,
             moe_align: MoeAlign,
             indexer_topk: IndexerTopk,
+            hot_slots: HotSlots,
             unique: Unique,
         }
     };

@@ -4,6 +4,7 @@ mod adjust_logits;
 mod append_tokens;
 mod deduplicate_topk;
 mod draft_tree;
+mod hot_slots;
 mod hybrid_mtp_ngram;
 mod indexer_topk;
 mod moe_align;

@@ -68,6 +68,10 @@ fn an_h100_takes_the_kernels_that_were_tuned_for_it() {
         let operator = DeduplicateTopk::new();
         route(H100, &operator, &operator.tensors(batch, k))
     };
+    let slots = |batch, m, h| {
+        let operator = HotSlots::new();
+        route(H100, &operator, &operator.tensors(batch, m, h))
+    };
     let align = |tokens| {
         let operator = MoeAlign::new(256, 64);
         route(H100, &operator, &operator.tensors(DType::I32, tokens, 8))
@@ -192,6 +196,9 @@ fn an_h100_takes_the_kernels_that_were_tuned_for_it() {
             "draft_tree_rank (32 blocks of 32 threads), draft_tree_write (32 blocks of 32 threads)",
         ),
         (deduplicate(64, 2048), "deduplicate_topk_2 (64 blocks of 1024 threads)"),
+        (slots(115, 2048, 4096), "hot_slots (115 blocks of 1024 threads)"),
+        (slots(115, 8192, 16_384), "hot_slots (115 blocks of 1024 threads)"),
+        (slots(200, 16_384, 65_536), "hot_slots_workspace (132 blocks of 1024 threads)"),
         (deduplicate(64, 1 << 15), "deduplicate_topk_general (64 blocks of 1024 threads)"),
         (align(1), "moe_align_single_warp (16 blocks of 256 threads)"),
         (align(64), "moe_align_one (2 blocks of 256 threads in clusters of 2)"),

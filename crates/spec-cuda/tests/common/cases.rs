@@ -4,9 +4,9 @@
 use spec_conformance::{Case, Layout, Ready, Rng, Subject, Tensor};
 use spec_core::ops::topk_router::preset;
 use spec_core::ops::{
-    AdjustLogits, AppendTokens, DeduplicateTopk, DraftTree, HybridMtpNgram, IndexerTopk, MoeAlign,
-    NgramMatch, PromptLookup, RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify,
-    Unique, tree_verify,
+    AdjustLogits, AppendTokens, DeduplicateTopk, DraftTree, HotSlots, HybridMtpNgram, IndexerTopk,
+    MoeAlign, NgramMatch, PromptLookup, RejectionSample, SampleLogits, SuffixLookup, TopkRouter,
+    TreeVerify, Unique, tree_verify,
 };
 use spec_core::{DType, Role, Stream, Supports};
 use spec_cuda::Cuda;
@@ -80,6 +80,8 @@ pub fn all(cuda: &Cuda) -> Vec<(&'static str, Box<dyn Call>)> {
         Seeded::boxed(cuda, draft_tree),
         Seeded::boxed(cuda, moe_align),
         Seeded::boxed(cuda, indexer_topk),
+        Seeded::boxed(cuda, hot_slots),
+        Seeded::boxed(cuda, long_hot_slots),
         Seeded::boxed(cuda, prompt_lookup),
         Seeded::boxed(cuda, lookup_in_slots),
         Seeded::boxed(cuda, unique),
@@ -399,6 +401,40 @@ fn indexer_topk(rng: &mut Rng) -> Case<IndexerTopk> {
         .output("indices", DType::I32, &[ROWS, K])
         .output("values", DType::F32, &[ROWS, K])
         .output("slots", DType::I32, &[ROWS, K])
+}
+
+/// Slots of requests, half of whose wanted entries are misses.
+fn hot_slots(rng: &mut Rng) -> Case<HotSlots> {
+    slots_of(rng, 70, 2048, 4096)
+}
+
+/// Rows that are too long for shared memory.
+fn long_hot_slots(rng: &mut Rng) -> Case<HotSlots> {
+    slots_of(rng, 3, 40_000, 65_536)
+}
+
+fn slots_of(rng: &mut Rng, batch: usize, m: usize, h: usize) -> Case<HotSlots> {
+    let tables = batch + 2;
+    let first = rng.below(3);
+    let range = 4 * h;
+    Case::new(HotSlots::new().block_size(64))
+        .input("wanted", matrix(rng, [batch, m], |r| r.below(range) as i32))
+        .input(
+            "requests",
+            Tensor::vector((0..batch).map(|r| (first + r) as i32).collect::<Vec<_>>()),
+        )
+        .in_place(
+            "resident",
+            matrix(rng, [tables, h], |r| r.below(2 * range) as i32 - range as i32 / 4),
+        )
+        .in_place("used", matrix(rng, [tables, h], |r| r.below(500) as i32))
+        .input("step", vector(rng, 1, |r| 500 + r.below(9) as i32))
+        .input("block_table", matrix(rng, [tables, h / 64], |r| r.below(1 << 20) as i32 - 9))
+        .output("slots", DType::I32, &[batch, m])
+        .output("fetch_positions", DType::I32, &[batch, m])
+        .output("fetch_slots", DType::I32, &[batch, m])
+        .output("fetches", DType::I32, &[batch])
+        .in_place("flags", flags())
 }
 
 /// Texts that several blocks search each.

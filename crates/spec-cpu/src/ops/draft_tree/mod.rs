@@ -96,11 +96,7 @@ fn launch(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<(
     by_int!(plan.candidates.dtype, run(plan, workspace, buffers))
 }
 
-fn run<T: Int>(
-    plan: &Plan,
-    workspace: ViewMut<'_>,
-    mut buffers: Buffers<'_>,
-) -> Result<()> {
+fn run<T: Int>(plan: &Plan, workspace: ViewMut<'_>, mut buffers: Buffers<'_>) -> Result<()> {
     let (batch, n) = (plan.batch(), plan.n());
     let mut workspace = Workspace::new(workspace)?;
     let records = workspace.take::<u64>(batch * n)?;
@@ -131,10 +127,11 @@ fn run<T: Int>(
         }
     } else {
         let requests = kept.par_iter_mut().zip(records.par_chunks_mut(n)).enumerate();
-        requests.with_min_len(min_requests(plan)).for_each_init(
-            Scratch::new,
-            |scratch, (request, (kept, records))| rank(scratch, request, kept, records),
-        );
+        requests
+            .with_min_len(min_requests(plan))
+            .for_each_init(Scratch::new, |scratch, (request, (kept, records))| {
+                rank(scratch, request, kept, records)
+            });
     }
     let mut bits = bits.into_inner();
     if let Some(budget) = buffers.budget {

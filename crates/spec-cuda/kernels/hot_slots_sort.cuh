@@ -1,0 +1,84 @@
+// Sorts the misses of a row of hot_slots in ascending order, by a block: a few by counting, many in a
+// narrow range by a bitmap, and others by a bitonic network. The entries are distinct, and the list
+// has room for the next power of two. All functions end with a barrier.
+#pragma once
+
+#include "common.cuh"
+
+constexpr u32 THREADS = 1024;
+constexpr u32 WARPS = THREADS / WARP;
+// The largest number of entries that are sorted by counting, with LANES threads for each.
+constexpr u32 FEW = 256;
+constexpr u32 LANES = THREADS / FEW;
+
+// Sorts a few entries: each goes behind the entries that are smaller. They are distinct.
+INLINE void sort_few(u32* list, u32 n) {
+    const u32 entry = threadIdx.x / LANES;
+    const u32 mine = entry < n ? list[entry] : 0;
+    u32 rank = 0;
+    for (u32 i = threadIdx.x % LANES; i < n; i += LANES) rank += list[i] < mine ? 1 : 0;
+#pragma unroll
+    for (u32 step = 1; step < LANES; step *= 2) rank += __shfl_xor_sync(ALL_LANES, rank, step);
+    __syncthreads();
+    if (entry < n && threadIdx.x % LANES == 0) list[rank] = mine;
+    __syncthreads();
+}
+
+// Sorts distinct entries from `lowest` on by a bitmap of `words` words, a multiple of THREADS. Every
+// entry must have a bit. `totals` has a word for each warp.
+INLINE void sort_by_bitmap(u32 (&totals)[WARPS], u32* bitmap, u32 words, u32 lowest, u32* list,
+                           u32 n) {
+    for (u32 i = threadIdx.x; i < words; i += THREADS) bitmap[i] = 0;
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < n; i += THREADS) {
+        const u32 bit = list[i] - lowest;
+        atomicOr(&bitmap[bit / 32], 1u << (bit % 32));
+    }
+    __syncthreads();
+    // Each warp has neighbouring words, so that the entries of a warp are neighbours in the list.
+    const u32 warp = threadIdx.x / WARP;
+    const u32 words_per_warp = words / WARPS;
+    const u32 start = warp * words_per_warp;
+    u32 count = 0;
+    for (u32 i = lane_id(); i < words_per_warp; i += WARP) count += __popc(bitmap[start + i]);
+    count = __reduce_add_sync(ALL_LANES, count);
+    if (lane_id() == 0) totals[warp] = count;
+    __syncthreads();
+    const SumsOfWarps<u32> warps(totals, lane_id());
+    u32 to = warps.before(warp);
+    for (u32 i = lane_id(); i < words_per_warp; i += WARP) {
+        u32 word = bitmap[start + i];
+        const u32 own = __popc(word);
+        const u32 through = warp_inclusive_sum(own);
+        u32 at = to + through - own;
+        while (word != 0) {
+            list[at++] = lowest + (start + i) * 32 + __ffs(word) - 1;
+            word &= word - 1;
+        }
+        to += __shfl_sync(ALL_LANES, through, WARP - 1);
+    }
+    __syncthreads();
+}
+
+// Sorts entries by a bitonic network over the next power of two, which the list has room for.
+INLINE void sort_by_exchange(u32* list, u32 n) {
+    const u32 size = n < 2 ? n : 1u << (32 - __clz(n - 1));
+    for (u32 i = n + threadIdx.x; i < size; i += THREADS) list[i] = NONE;
+    __syncthreads();
+#pragma unroll 1
+    for (u32 run = 2; run <= size; run *= 2) {
+#pragma unroll 1
+        for (u32 stride = run / 2; stride > 0; stride /= 2) {
+            for (u32 pair = threadIdx.x; pair < size / 2; pair += THREADS) {
+                const u32 low = 2 * pair - (pair & (stride - 1));
+                const u32 a = list[low];
+                const u32 b = list[low + stride];
+                if ((a > b) == ((low & run) == 0)) {
+                    list[low] = b;
+                    list[low + stride] = a;
+                }
+            }
+            __syncthreads();
+        }
+    }
+}

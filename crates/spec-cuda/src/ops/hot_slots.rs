@@ -1,0 +1,251 @@
+//! Host side of `kernels/hot_slots.cu`.
+
+#[cfg(test)]
+use spec_conformance::launch_params::Header;
+use spec_core::ops::HotSlots;
+use spec_core::ops::hot_slots::{Buffers, Plan};
+use spec_core::{Kernel, Matrix, Result, Stream, Supports, ViewMut, launch_params};
+
+use crate::Cuda;
+use crate::archive::{Archive, archive};
+use crate::args::{Integers, Rows};
+use crate::kernel::{Function, Shape};
+
+static KERNELS: Archive = archive!("hot_slots");
+
+const THREADS: u32 = 1024;
+/// Words of shared memory for the digits of ages.
+const BINS: u32 = 2048;
+/// The largest and the smallest number of words of the bitmap that sorts misses: a range of 2^19
+/// entries, and a word for each thread.
+const BITMAP_WORDS: [u32; 5] = [1 << 14, 1 << 13, 1 << 12, 1 << 11, 1 << 10];
+/// The least number of words of the list of misses.
+const MIN_LIST: usize = 256;
+/// Shared memory that the kernels use in addition to the dynamic shared memory, in bytes.
+const FIXED_SHARED: u32 = 512;
+
+launch_params! {
+    /// The parameters of the kernels of `hot_slots`.
+    struct Params {
+        /// The wanted entries, [batch, m].
+        wanted: Rows as "Rows<const i32>",
+        /// What each slot holds, [tables, h], updated by the kernel.
+        resident: Rows as "Rows<i32>",
+        /// When each slot was last wanted, [tables, h], updated by the kernel.
+        used: Rows as "Rows<i32>",
+        /// The blocks of slots, [tables, block_count]; not read unless `has_blocks`.
+        block_table: Rows as "Rows<const i32>",
+        /// The pages of entries, [tables, page_count].
+        pages: Rows as "Rows<const i32>",
+        /// Where each wanted entry lies, [batch, m].
+        slots: Rows as "Rows<i32>",
+        /// The entries to fetch, [batch, m].
+        fetch_positions: Rows as "Rows<i32>",
+        /// Where fetched entries go, [batch, m].
+        fetch_slots: Rows as "Rows<i32>",
+        /// The step, or the step of each row.
+        steps: Integers,
+        /// The entry of the first tail slot of each row, [batch], or null.
+        tail_starts: Integers,
+        /// The row of the state that each row has, [batch], or null.
+        requests: u64 as "const i32*",
+        /// Whether the slots of each row become empty first, [batch], or null.
+        resets: u64 as "const i32*",
+        /// The number of fetches of each row, [batch].
+        fetches: u64 as "i32*",
+        /// One word of flags, or null.
+        flags: u64 as "u32*",
+        /// A table and a list for each block, or null if they lie in shared memory.
+        workspace: u64 as "u32*",
+        /// The number of rows.
+        batch: u64,
+        /// The number of rows of the state.
+        tables: u32,
+        /// The number of wanted values of a row.
+        m: u32,
+        /// The number of slots of a request.
+        h: u32,
+        /// The number of tail slots.
+        tail: u32,
+        /// The number of slots of a block.
+        block_size: u32,
+        /// The number of columns of `block_table`.
+        block_count: u32,
+        /// The number of entries of a page.
+        page_size: u32,
+        /// The number of columns of `pages`.
+        page_count: u32,
+        /// The number of a page that stands for none.
+        null_page: i32,
+        /// Whether `block_table` is there.
+        has_blocks: u32,
+        /// Whether each row has a step of its own.
+        step_by_row: u32,
+        /// The base-2 logarithm of the places of the table, at least 10.
+        log_places: u32,
+        /// Words of the list of misses, a power of two, at least m.
+        list_words: u32,
+        /// Words of the bitmap, a multiple of the number of threads.
+        bitmap_words: u32,
+        /// Words with a bit for each slot, a multiple of 4.
+        loser_words: u32,
+        reserved: u32,
+    }
+}
+
+#[cfg(test)]
+pub(super) const HEADER: Header =
+    Header { name: "hot_slots", includes: &["common.cuh"], structs: &[Params::DESCRIPTION] };
+
+/// Where a row keeps what it works with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Room {
+    log_places: u32,
+    list_words: u32,
+    bitmap_words: u32,
+    loser_words: u32,
+    in_shared: bool,
+}
+
+impl Room {
+    /// For rows of `m` entries with `h` slots, in blocks with `shared` bytes of dynamic shared
+    /// memory.
+    fn new(m: usize, h: usize, shared: u32) -> Self {
+        // At most half of the places are filled; each thread clears one at least.
+        let places = (2 * m).next_power_of_two().max(THREADS as usize);
+        let of = |bitmap_words, in_shared| Room {
+            log_places: places.ilog2(),
+            list_words: m.next_power_of_two().max(MIN_LIST) as u32,
+            bitmap_words,
+            loser_words: (h as u32).div_ceil(32).next_multiple_of(4),
+            in_shared,
+        };
+        let rooms = BITMAP_WORDS.map(|words| of(words, true));
+        let fits = |room: &Room| room.shared() <= shared;
+        rooms.into_iter().find(fits).unwrap_or(of(BITMAP_WORDS[0], false))
+    }
+
+    /// Words of a table and a list.
+    fn words(&self) -> u32 {
+        (2 << self.log_places) + self.list_words
+    }
+
+    /// Size of the dynamic shared memory of a block in bytes.
+    fn shared(&self) -> u32 {
+        let own = if self.in_shared { self.words() } else { 0 };
+        4 * (BINS + self.bitmap_words + self.loser_words + own)
+    }
+}
+
+struct Prepared {
+    cuda: Cuda,
+    plan: Plan,
+    function: Function,
+    shape: Shape,
+    room: Room,
+    workspace_size: usize,
+}
+
+// SAFETY: the kernel accesses only the memory that the plan describes, whatever the data.
+unsafe impl Supports<HotSlots> for Cuda {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<HotSlots>>> {
+        let limits = self.limits();
+        let room = Room::new(plan.m(), plan.h(), limits.shared - FIXED_SHARED);
+        // If there are more rows than blocks, each block takes several rows.
+        let rows = plan.batch().min(1 << 30) as u32;
+        let (name, blocks) = match room.in_shared {
+            true => ("hot_slots", rows),
+            false => ("hot_slots_workspace", rows.min(limits.multiprocessors)),
+        };
+        let words = if room.in_shared { 0 } else { blocks as usize * room.words() as usize };
+        Ok(Box::new(Prepared {
+            cuda: self.clone(),
+            plan: plan.clone(),
+            function: self.function(&KERNELS, name)?,
+            shape: Shape::new(blocks, THREADS).shared(room.shared()),
+            room,
+            workspace_size: words * 4,
+        }))
+    }
+}
+
+// SAFETY: the kernel accesses only the memory that the plan describes, whatever the data.
+unsafe impl Kernel<HotSlots> for Prepared {
+    fn workspace_size(&self) -> usize {
+        self.workspace_size
+    }
+
+    unsafe fn launch(
+        &self,
+        workspace: ViewMut<'_>,
+        b: Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
+        let Prepared { cuda, plan, room, .. } = self;
+        let columns = |matrix: Option<Matrix>| matrix.map_or(0, |matrix| matrix.cols as u32);
+        let no_tail = Integers { data: 0, wide: 0 };
+        let params = Params {
+            wanted: cuda.rows(b.wanted, &plan.wanted)?,
+            resident: cuda.rows(b.resident, &plan.resident)?,
+            used: cuda.rows(b.used, &plan.used)?,
+            block_table: match &plan.block_table {
+                Some(matrix) => cuda.rows(b.block_table, matrix)?,
+                None => Rows::ABSENT,
+            },
+            pages: match &plan.pages {
+                Some(matrix) => cuda.rows(b.pages, matrix)?,
+                None => Rows::ABSENT,
+            },
+            slots: cuda.rows(b.slots, &plan.slots)?,
+            fetch_positions: cuda.rows(b.fetch_positions, &plan.fetch_positions)?,
+            fetch_slots: cuda.rows(b.fetch_slots, &plan.fetch_slots)?,
+            steps: cuda.integers(b.step, plan.step.dtype)?,
+            tail_starts: match plan.tail_starts {
+                Some(dtype) => cuda.integers(b.tail_starts, dtype)?,
+                None => no_tail,
+            },
+            requests: cuda.pointer(b.requests)?,
+            resets: cuda.pointer(b.reset)?,
+            fetches: cuda.pointer(b.fetches)?,
+            flags: cuda.pointer(b.flags)?,
+            workspace: cuda.workspace(workspace, self.workspace_size)?,
+            batch: plan.batch() as u64,
+            tables: plan.tables() as u32,
+            m: plan.m() as u32,
+            h: plan.h() as u32,
+            tail: plan.params.tail as u32,
+            block_size: plan.params.block_size as u32,
+            block_count: columns(plan.block_table),
+            page_size: plan.params.page_size as u32,
+            page_count: columns(plan.pages),
+            null_page: plan.params.null_page,
+            has_blocks: u32::from(plan.block_table.is_some()),
+            step_by_row: u32::from(plan.step_by_row()),
+            log_places: room.log_places,
+            list_words: room.list_words,
+            bitmap_words: room.bitmap_words,
+            loser_words: room.loser_words,
+            reserved: 0,
+        };
+        // SAFETY: `Params` has the layout of the kernel's struct; the buffers were checked against
+        // the plan, and the kernel compares requests, blocks, pages and entries, which are data,
+        // with the plan's sizes before it uses them as indices.
+        cuda.enqueue(stream, |queue| unsafe { queue.launch(&self.function, self.shape, &params) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_engines_fit_shared_memory() {
+        let room = |m, h, kib: u32| Room::new(m, h, kib * 1024 - FIXED_SHARED);
+        assert_eq!(room(2048, 4096, 227).bitmap_words, 1 << 14);
+        assert!(room(2048, 4096, 99).in_shared && room(8192, 16_384, 227).in_shared);
+        // Every device has room for what does not go to the workspace.
+        let largest = room(65_536, 65_536, 99);
+        assert!(!largest.in_shared && largest.shared() <= 99 * 1024 - FIXED_SHARED);
+        assert_eq!((largest.log_places, largest.list_words), (17, 65_536));
+    }
+}
