@@ -99,11 +99,13 @@ fn deduplicate_topk() {
     let params = DeduplicateTopk::new().mtp_step(2);
     let mut tensors = params.tensors(3, 10);
     tensors.counts = Some(TensorDesc::new(I32, [3]));
+    tensors.inverse = Some(TensorDesc::new(I32, [6, 10]));
     check(
         &params,
         &tensors,
         &[
             ("mtp_step", BadParam, |p, _| p.mtp_step = 0),
+            ("inverse", BadTensorShape, |_, t| t.inverse = Some(TensorDesc::new(I32, [3, 20]))),
             ("indices", BadTensorShape, |p, _| p.mtp_step = 4),
             ("indices", BadTensorShape, |_, t| t.indices = TensorDesc::new(I32, [2, 1 << 31])),
             ("unique", BadTensorShape, |_, t| t.unique = TensorDesc::new(I32, [3, 19])),

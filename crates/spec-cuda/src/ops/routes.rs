@@ -68,6 +68,11 @@ fn an_h100_takes_the_kernels_that_were_tuned_for_it() {
         let operator = DeduplicateTopk::new();
         route(H100, &operator, &operator.tensors(batch, k))
     };
+    let inverse = |batch, steps, k| {
+        let operator = DeduplicateTopk::new().mtp_step(steps);
+        let inverse = TensorDesc::new(DType::I32, [batch * steps, k]);
+        route(H100, &operator, &operator.tensors(batch, k).inverse(inverse))
+    };
     let align = |tokens| {
         let operator = MoeAlign::new(256, 64);
         route(H100, &operator, &operator.tensors(DType::I32, tokens, 8))
@@ -172,6 +177,13 @@ fn an_h100_takes_the_kernels_that_were_tuned_for_it() {
         ),
         (deduplicate(64, 2048), "deduplicate_topk_2 (64 blocks of 1024 threads)"),
         (deduplicate(64, 1 << 15), "deduplicate_topk_general (64 blocks of 1024 threads)"),
+        (inverse(115, 2, 2048), "deduplicate_topk_ranked_4 (115 blocks of 1024 threads)"),
+        (inverse(115, 4, 2048), "deduplicate_topk_ranked_8 (115 blocks of 1024 threads)"),
+        (
+            inverse(64, 8, 2048),
+            "deduplicate_topk_16 (64 blocks of 1024 threads), \
+             deduplicate_topk_locate (1024 blocks of 1024 threads)",
+        ),
         (align(1), "moe_align_single_warp (16 blocks of 256 threads)"),
         (align(64), "moe_align_one (2 blocks of 256 threads in clusters of 2)"),
         (
