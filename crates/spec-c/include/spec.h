@@ -1046,6 +1046,11 @@ typedef struct {
      * The number of distinct values of each request.
      */
     spec_tensor counts;
+    /**
+     * `[batch * mtp_step, k]`, i32: written, optional.
+     * Where each index stands in its request's row of `unique`; -1 for padding.
+     */
+    spec_tensor inverse;
 } spec_deduplicate_topk_tensors;
 
 /**
@@ -1068,6 +1073,10 @@ typedef struct {
      * `[batch]`, i32: written, optional.
      */
     void *counts;
+    /**
+     * `[batch * mtp_step, k]`, i32: written, optional.
+     */
+    void *inverse;
 } spec_deduplicate_topk_buffers;
 
 /**
@@ -1080,6 +1089,7 @@ typedef struct {
  * - `indices` `[batch * mtp_step, k]`, i32: read.
  * - `unique` `[batch, mtp_step * k]`, i32: written.
  * - `counts` `[batch]`, i32: written, optional.
+ * - `inverse` `[batch * mtp_step, k]`, i32: written, optional.
  *
  * # Errors
  * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the backend

@@ -29,6 +29,12 @@
 // All of these compute sets and ranks, so the output does not depend on the order of threads or
 // atomics.
 //
+// With `inverse`, the rank of a value among the distinct values is wanted too. Bitmap and presence
+// look ranks up in any case. Buckets give the place of a value among the sorted values, and the
+// pass that drops repeats turns places into ranks. For more than 8192 values, a second kernel finds
+// each value in the row of distinct values by binary search. (A binary search in shared memory
+// instead of the ranks would cost 8 us: its first steps read few banks.)
+//
 // Bytes: 4 n read and 4 n written for each request. 115 requests of 8192 values are 7.5 MB, a floor
 // of 2.5 us on an H100. 36 KB are cleared for each request. A window reads 4 n more, parts read and
 // write 12 n more, mostly in L2.
@@ -114,10 +120,31 @@ INLINE u32 size_of(i32 span) {
     return span < SMALLER ? 1 : span < SMALL ? 2 : ITEMS <= 8 && span < MEDIUM ? 4 : 8;
 }
 
+// The number of entries of an ascending row that are less than `value`. The -1 of padding count as
+// the largest numbers.
+INLINE u32 place_in(const i32* row, u32 n, u32 value) {
+    u32 low = 0;
+    u32 high = n;
+#pragma unroll 1
+    while (low < high) {
+        const u32 middle = low + (high - low) / 2;
+        if (static_cast<u32>(row[middle]) < value) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
 // Writes the distinct values of the block in order, followed by -1 up to out[n - 1]; no -1 if `n`
-// is ALL_WRITTEN. Returns their number. The words of bitmap and presence must be zero.
-template <u32 ITEMS>
-INLINE u32 write_values(const Shared& shared, const u32 (&values)[ITEMS], i32* out, u32 n) {
+// is ALL_WRITTEN. Returns their number. The words of bitmap and presence must be zero. If RANKED,
+// `ranks` gets the places in `out` of the values of this thread; those of dropped values are
+// undefined.
+template <u32 ITEMS, bool RANKED>
+INLINE u32 write_values(const Shared& shared, const u32 (&values)[ITEMS], i32* out, u32 n,
+                        u32 (&ranks)[ITEMS]) {
+    static_assert(!RANKED || ITEMS <= 8);
     __shared__ u32 sizes[WARPS]; // of each warp's largest value, a bit; 0 without any
     i32 top = -1; // dropped values are negative
 #pragma unroll
@@ -134,6 +161,7 @@ INLINE u32 write_values(const Shared& shared, const u32 (&values)[ITEMS], i32* o
     u32 base = 0;
     bool marked = true;
     bool equals = false;
+    bool placed = true;
     if (seen >= 8) {
         u32 low = 0xFFFFFFFFu;
         u32 high = 0;
@@ -155,7 +183,7 @@ INLINE u32 write_values(const Shared& shared, const u32 (&values)[ITEMS], i32* o
         if (seen == 8) {
             const u32 width = 32 - __clz(high - low);
             const u32 shift = width > LOG_BUCKETS ? width - LOG_BUCKETS : 0;
-            count = sort_by_buckets(shared, values, low, shift, equals);
+            count = sort_by_buckets(shared, values, low, shift, equals, ranks, placed);
         }
     } else if (seen > 4) {
         clear<SMALL_WORDS>(shared.bits);
@@ -163,8 +191,17 @@ INLINE u32 write_values(const Shared& shared, const u32 (&values)[ITEMS], i32* o
     }
     if (seen == 8) {
         if (equals) {
-            count = write_distinct<ITEMS>(shared.stage, count, out);
+            count = write_distinct<ITEMS, RANKED>(shared.stage, count, out);
             if (n != ALL_WRITTEN) pad(out, count, n);
+            if (RANKED) {
+                // The ranks in shared memory, and the values in `out`, are those of all threads.
+                __syncthreads();
+#pragma unroll
+                for (u32 i = 0; i < ITEMS; i++) {
+                    if (static_cast<i32>(values[i]) < 0) continue;
+                    ranks[i] = placed ? shared.stage[ranks[i]] : place_in(out, count, values[i]);
+                }
+            }
         } else {
             write_staged<ITEMS>(shared.stage, count, out, n == ALL_WRITTEN ? count : n);
         }
@@ -174,18 +211,51 @@ INLINE u32 write_values(const Shared& shared, const u32 (&values)[ITEMS], i32* o
                 mark_small(shared, values, base);
                 __syncthreads();
             }
-            count = stage_by_bitmap(shared, values, base, seen == 1);
+            count = stage_by_bitmap<ITEMS, RANKED>(shared, values, base, seen == 1, ranks);
         } else {
             if (!marked) mark_presence(shared, values, base);
             if (seen > 4 || !marked) __syncthreads();
-            count = stage_by_presence(shared, values, base);
+            count = stage_by_presence(shared, values, base, ranks);
         }
         write_staged<ITEMS>(shared.stage, count, out, n == ALL_WRITTEN ? count : n);
     }
     return count;
 }
 
+// Writes the ranks of the values that `load_values` loaded, and -1 for dropped values.
 template <u32 ITEMS>
+INLINE void store_ranks(const Params& p, u64 request, u32 n, const u32 (&values)[ITEMS],
+                        u32 (&ranks)[ITEMS]) {
+    static_assert(ITEMS % 4 == 0);
+#pragma unroll
+    for (u32 i = 0; i < ITEMS; i++) {
+        if (static_cast<i32>(values[i]) < 0) ranks[i] = NONE;
+    }
+    const i32* const row = p.indices[request * p.rows];
+    u32* const to = reinterpret_cast<u32*>(p.inverse[request * p.rows]);
+    const bool quads = p.rows == 1 && n % 4 == 0 && reinterpret_cast<u64>(row) % 16 == 0;
+    const bool aligned = reinterpret_cast<u64>(to) % 16 == 0;
+    if (quads && aligned) {
+#pragma unroll
+        for (u32 i = 0; i < ITEMS; i += 4) {
+            const u32 at = i / 4 * THREADS + threadIdx.x;
+            if (at >= n / 4) continue;
+            reinterpret_cast<uint4*>(to)[at] =
+                make_uint4(ranks[i], ranks[i + 1], ranks[i + 2], ranks[i + 3]);
+        }
+        return;
+    }
+#pragma unroll
+    for (u32 i = 0; i < ITEMS; i++) {
+        const u32 of_quad = 4 * (i / 4 * THREADS + threadIdx.x) + i % 4;
+        const u32 at = quads ? of_quad : i * THREADS + threadIdx.x;
+        if (at >= n) continue;
+        const u32 step = p.rows == 1 ? 0 : at / p.cols;
+        to[step * p.inverse.stride + (at - step * p.cols)] = ranks[i];
+    }
+}
+
+template <u32 ITEMS, bool RANKED>
 INLINE void deduplicate(const Params& p) {
     const Shared shared;
     const u32 n = p.rows * p.cols;
@@ -194,7 +264,10 @@ INLINE void deduplicate(const Params& p) {
         load_values(p, request, n, values,
                     [&] { clear<SMALL_WORDS + PRESENCE_WORDS>(shared.bits); });
         __syncthreads();
-        const u32 count = write_values(shared, values, p.unique[request], n);
+        u32 ranks[ITEMS];
+        const u32 count =
+            write_values<ITEMS, RANKED>(shared, values, p.unique[request], n, ranks);
+        if constexpr (RANKED) store_ranks(p, request, n, values, ranks);
         if (p.counts != nullptr && threadIdx.x == 0) p.counts[request] = count;
         __syncthreads(); // before the next request clears what this one reads
     }
@@ -333,7 +406,8 @@ INLINE u32 write_parts(const Shared& shared, const i32* by_part, const u32* ends
             }
             clear<SMALL_WORDS + PRESENCE_WORDS>(shared.bits);
             __syncthreads();
-            count += write_values(shared, values, out + count, ALL_WRITTEN);
+            u32 ranks[ITEMS];
+            count += write_values<ITEMS, false>(shared, values, out + count, ALL_WRITTEN, ranks);
         } else {
             // The next part alone has more values. Its window is a bitmap of 2^18 values, which
             // leaves `ends` intact.
@@ -396,9 +470,36 @@ INLINE void deduplicate_general(const Params& p) {
     }
 }
 
-SPEC_KERNEL(deduplicate_topk_2, deduplicate<2>, Params, THREADS)
-SPEC_KERNEL(deduplicate_topk_4, deduplicate<4>, Params, THREADS)
-SPEC_KERNEL(deduplicate_topk_6, deduplicate<6>, Params, THREADS)
-SPEC_KERNEL(deduplicate_topk_8, deduplicate<8>, Params, THREADS)
-SPEC_KERNEL(deduplicate_topk_16, deduplicate<16>, Params, THREADS)
+// Finds each value in the complete row of its request. The rows of a request count as separate.
+INLINE void locate(const Params& p) {
+    const u64 all = p.batch * p.rows * p.cols;
+    const u64 step = static_cast<u64>(gridDim.x) * blockDim.x;
+    for (u64 i = static_cast<u64>(blockIdx.x) * blockDim.x + threadIdx.x; i < all; i += step) {
+        const u64 row = i / p.cols;
+        const u64 column = i - row * p.cols;
+        const i32 value = p.indices[row][column];
+        const i32* const distinct = p.unique[row / p.rows];
+        const u32 place = place_in(distinct, p.rows * p.cols, static_cast<u32>(value));
+        p.inverse[row][column] = value < 0 ? -1 : static_cast<i32>(place);
+    }
+}
+
+template <u32 ITEMS>
+INLINE void distinct(const Params& p) {
+    deduplicate<ITEMS, false>(p);
+}
+
+template <u32 ITEMS>
+INLINE void ranked(const Params& p) {
+    deduplicate<ITEMS, true>(p);
+}
+
+SPEC_KERNEL(deduplicate_topk_2, distinct<2>, Params, THREADS)
+SPEC_KERNEL(deduplicate_topk_4, distinct<4>, Params, THREADS)
+SPEC_KERNEL(deduplicate_topk_6, distinct<6>, Params, THREADS)
+SPEC_KERNEL(deduplicate_topk_8, distinct<8>, Params, THREADS)
+SPEC_KERNEL(deduplicate_topk_16, distinct<16>, Params, THREADS)
+SPEC_KERNEL(deduplicate_topk_ranked_4, ranked<4>, Params, THREADS)
+SPEC_KERNEL(deduplicate_topk_ranked_8, ranked<8>, Params, THREADS)
+SPEC_KERNEL(deduplicate_topk_locate, locate, Params, THREADS)
 SPEC_KERNEL(deduplicate_topk_general, deduplicate_general, Params, THREADS)

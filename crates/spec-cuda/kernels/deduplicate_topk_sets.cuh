@@ -180,7 +180,8 @@ INLINE u32 stage_bits(const Shared& shared, u32 base) {
 // The same if there are many more words than values: each thread looks up the ranks of its own
 // values.
 template <u32 ITEMS, u32 STEPS>
-INLINE u32 stage_ranks(const Shared& shared, const u32 (&values)[ITEMS], u32 base) {
+INLINE u32 stage_ranks(const Shared& shared, const u32 (&values)[ITEMS], u32 base,
+                       u32 (&ranks)[ITEMS]) {
     __shared__ u32 totals[WARPS];
     u16* prefix = shared.before<u16>();
     const u32 warp = threadIdx.x / WARP;
@@ -206,23 +207,25 @@ INLINE u32 stage_ranks(const Shared& shared, const u32 (&values)[ITEMS], u32 bas
         const u32 owner = bit / (STEPS * WARP * 128);
         const u32 start = warps.before(owner) + prefix[bit / 64];
         const u64 below = (1ull << (bit % 64)) - 1;
+        ranks[i] = start + __popcll(groups[bit / 64] & below);
         // Equal values write the same value to the same place.
-        if (valid) shared.stage[start + __popcll(groups[bit / 64] & below)] = values[i];
+        if (valid) shared.stage[ranks[i]] = values[i];
     }
     return total;
 }
 
-// Stages the distinct values that the bitmap has, in order. Returns their number.
-template <u32 ITEMS>
-INLINE u32 stage_by_bitmap(const Shared& shared, const u32 (&values)[ITEMS], u32 base,
-                           bool half) {
+// Stages the distinct values that the bitmap has, in order. Returns their number. If RANKED,
+// `ranks` gets the ranks of the values of this thread.
+template <u32 ITEMS, bool RANKED>
+INLINE u32 stage_by_bitmap(const Shared& shared, const u32 (&values)[ITEMS], u32 base, bool half,
+                           u32 (&ranks)[ITEMS]) {
     u32 total;
-    if (half && ITEMS > 2) {
+    if (half && ITEMS > 2 && !RANKED) {
         total = stage_bits(shared, base);
     } else if (half) {
-        total = stage_ranks<ITEMS, 1>(shared, values, base);
+        total = stage_ranks<ITEMS, 1>(shared, values, base, ranks);
     } else {
-        total = stage_ranks<ITEMS, 2>(shared, values, base);
+        total = stage_ranks<ITEMS, 2>(shared, values, base, ranks);
     }
     __syncthreads();
     return total;
@@ -254,9 +257,11 @@ INLINE void mark_presence(const Shared& shared, const u32 (&values)[ITEMS], u32 
     }
 }
 
-// Stages the distinct values in order, by presence. Only nonempty bitmap words get a slot.
+// Stages the distinct values in order, by presence. Only nonempty bitmap words get a slot. `ranks`
+// gets the ranks of the values of this thread.
 template <u32 ITEMS>
-INLINE u32 stage_by_presence(const Shared& shared, const u32 (&values)[ITEMS], u32 base) {
+INLINE u32 stage_by_presence(const Shared& shared, const u32 (&values)[ITEMS], u32 base,
+                             u32 (&ranks)[ITEMS]) {
     // For each word of marks: the marks, and the number of marks in the words before it.
     uint2* entries = reinterpret_cast<uint2*>(shared.stage);
     u32* words = shared.bits;
@@ -304,8 +309,9 @@ INLINE u32 stage_by_presence(const Shared& shared, const u32 (&values)[ITEMS], u
     for (u32 i = 0; i < ITEMS; i++) {
         if (static_cast<i32>(values[i]) >= 0) {
             const u32 below = (1u << ((values[i] - base) % 32)) - 1;
+            ranks[i] = before[places[i]] + __popc(words[places[i]] & below);
             // Equal values write the same value to the same place.
-            shared.stage[before[places[i]] + __popc(words[places[i]] & below)] = values[i];
+            shared.stage[ranks[i]] = values[i];
         }
     }
     __syncthreads();
@@ -353,10 +359,12 @@ struct Bucket {
 
 // Sorts the values into the staging area by buckets of their top bits: the bucket of a value is
 // (value - base) >> shift, below 2^LOG_BUCKETS. The counters must be zero. Returns the number of
-// values, including equal ones, and sets `equals` to whether there are equal values.
+// values, including equal ones, and sets `equals` to whether there are equal values. With at most 8
+// values for each thread, `places` gets the place of each value among the staged values, unless a
+// bucket is crowded: then `placed` is set to false.
 template <u32 ITEMS>
 INLINE u32 sort_by_buckets(const Shared& shared, const u32 (&values)[ITEMS], u32 base,
-                           u32 shift, bool& equals) {
+                           u32 shift, bool& equals, u32 (&places)[ITEMS], bool& placed) {
     u32 slots[ITEMS];
     bool crowded = false;
 #pragma unroll
@@ -387,6 +395,7 @@ INLINE u32 sort_by_buckets(const Shared& shared, const u32 (&values)[ITEMS], u32
         __syncthreads();
         bitonic_sort(shared.stage, padded);
         equals = true;
+        placed = false;
         return total;
     }
     {
@@ -452,14 +461,16 @@ INLINE u32 sort_by_buckets(const Shared& shared, const u32 (&values)[ITEMS], u32
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
         if (IN_REGISTERS ? counts[i] > 1 : slots[i] != IN_PLACE) shared.stage[slots[i]] = values[i];
+        if (IN_REGISTERS) places[i] = counts[i] > 1 ? slots[i] : starts[i];
     }
     __syncthreads();
     return total;
 }
 
-// Writes the first of each run of equal values among `n` sorted values. Returns their number.
-template <u32 ITEMS>
-INLINE u32 write_distinct(const u32* sorted, u32 n, i32* out) {
+// Writes the first of each run of equal values among `n` sorted values. Returns their number. If
+// RANKED, replaces each of the sorted values by its rank among the distinct values.
+template <u32 ITEMS, bool RANKED>
+INLINE u32 write_distinct(u32* sorted, u32 n, i32* out) {
     __shared__ u32 totals[WARPS];
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
@@ -482,6 +493,10 @@ INLINE u32 write_distinct(const u32* sorted, u32 n, i32* out) {
         const u32 at = (warp * ITEMS + i) * WARP + lane;
         if (heads[i] >> lane & 1) {
             out[to + __popc(heads[i] & lanes_below())] = static_cast<i32>(sorted[at]);
+        }
+        // Only this thread reads this value since the barrier above.
+        if (RANKED && at < n) {
+            sorted[at] = to + __popc(heads[i] & (lanes_below() | 1u << lane)) - 1;
         }
         to += __popc(heads[i]);
     }

@@ -14,6 +14,10 @@
 // A request too long for one workgroup is copied by `flatten` into a row of u32 keys; unique.wgsl
 // sorts the keys and drops repeats, and `finish` writes the padding and the count.
 //
+// `locate` writes the place of each value in its request's row of distinct values. A row of the
+// output ascends as a whole, because the -1 of padding is the largest u32: a thread finds the place
+// of a value by binary search.
+//
 // Bytes moved: the input once (it stays in cache for further turns) and the output once; this is
 // also the floor. The order of the atomic operations does not affect the result: OR, min and max
 // give the same result in any order.
@@ -30,6 +34,7 @@ override TILE: u32 = 2048u;
 @group(0) @binding(3) var<storage, read_write> counts: array<u32>;
 // Two areas of n words a request.
 @group(0) @binding(4) var<storage, read_write> workspace: array<u32>;
+@group(0) @binding(5) var<storage, read_write> inverse: array<u32>;
 
 // Stands for no value; sorts behind all values.
 const PADDING = 0xffffffffu;
@@ -370,4 +375,34 @@ fn finish(
         let last = output[params.at.b2 + count - 1u];
         counts[params.at.b3] = count - select(1u, 0u, is_value(last));
     }
+}
+
+// For requests whose rows of the output are complete: writes the place of each value.
+@compute @workgroup_size(THREADS)
+fn locate(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let i = group_index(group, groups) * THREADS + thread;
+    let row = i / params.k;
+    let request = row / params.rows;
+    if row >= params.requests * params.rows {
+        return;
+    }
+    let column = i - row * params.k;
+    let v = indices[params.at.b1 + row * params.input_stride + column];
+    let distinct = params.at.b2 + request * params.output_stride;
+    var low = 0u;
+    var high = params.n;
+    while low < high {
+        let middle = (low + high) / 2u;
+        if output[distinct + middle] < v {
+            low = middle + 1u;
+        } else {
+            high = middle;
+        }
+    }
+    inverse[params.at.b5 + row * params.inverse_stride + column] =
+        select(PADDING, low, is_value(v));
 }

@@ -16,7 +16,8 @@ impl Subject for DeduplicateTopk {
     fn examples() -> Vec<Case<Self>> {
         let indices = [[7, 3, 3, -1], [3, 9, 0, 7], [-1, -5, -1, -1], [-1, -1, -2, -1]];
         let case = Case::new(DeduplicateTopk::new().mtp_step(2)).input("indices", indices);
-        vec![case.output("unique", DType::I32, &[2, 8]).output("counts", DType::I32, &[2])]
+        let case = case.output("unique", DType::I32, &[2, 8]).output("counts", DType::I32, &[2]);
+        vec![case.output("inverse", DType::I32, &[4, 4])]
     }
 
     fn random(rng: &mut Rng) -> Case<Self> {
@@ -34,7 +35,7 @@ impl Subject for DeduplicateTopk {
             false => rng.size(150),
         };
         let rows = batch * mtp_step;
-        let style = rng.below(6);
+        let style = rng.below(7);
         let base = rng.next();
         let values: Vec<i32> = (0..rows * k)
             .map(|i| match style {
@@ -44,14 +45,13 @@ impl Subject for DeduplicateTopk {
                 // Descending values, all distinct.
                 3 => i32::MAX - i as i32,
                 4 => rng.pick(&[0, 1, -1, i32::MAX, i32::MAX - 1, i32::MIN]),
+                // Values far from each other, each some three times.
+                5 => (rng.below(1 + rows * k / 3) as u32).wrapping_mul(0x9E37_79B1).cast_signed(),
                 // A narrow range far from 0.
                 _ => (base as i32 & 0x7FFF_0000) | rng.below(3000) as i32,
             })
             .collect();
-        Case::new(DeduplicateTopk::new().mtp_step(mtp_step))
-            .input("indices", Tensor::matrix(values, rows, k))
-            .output("unique", DType::I32, &[batch, mtp_step * k])
-            .output("counts", DType::I32, &[batch])
+        case(rng, values, [batch, mtp_step, k])
     }
 
     /// Some of the requests, in another order, some of them twice.
@@ -63,11 +63,26 @@ impl Subject for DeduplicateTopk {
         let rows: Vec<usize> =
             requests.iter().flat_map(|request| request * step..(request + 1) * step).collect();
         let case = case.map(|Argument { name, tensor, .. }| {
-            tensor.pick(if *name == "indices" { &rows } else { &requests })
+            tensor.pick(if matches!(*name, "indices" | "inverse") { &rows } else { &requests })
         });
+        let of_tokens = ("inverse", Rows::Of(rows));
         let rows = Rows::Of(requests);
-        Recomposed { case, rows: vec![("unique", rows.clone()), ("counts", rows)] }
+        Recomposed { case, rows: vec![("unique", rows.clone()), ("counts", rows), of_tokens] }
     }
+}
+
+/// A call with these values; often with all optional outputs.
+fn case(
+    rng: &mut Rng,
+    values: Vec<i32>,
+    [batch, mtp_step, k]: [usize; 3],
+) -> Case<DeduplicateTopk> {
+    let rows = batch * mtp_step;
+    let case = Case::new(DeduplicateTopk::new().mtp_step(mtp_step))
+        .input("indices", Tensor::matrix(values, rows, k))
+        .output("unique", DType::I32, &[batch, mtp_step * k])
+        .output("counts", DType::I32, &[batch]);
+    if rng.chance(2) { case } else { case.output("inverse", DType::I32, &[rows, k]) }
 }
 
 /// Requests with more values than backends sort at once: 8192 on CUDA.
@@ -94,8 +109,5 @@ fn many_values(rng: &mut Rng) -> Case<DeduplicateTopk> {
             _ => (rng.below(20_000) as i32).wrapping_sub(10_000) & i32::MAX,
         })
         .collect();
-    Case::new(DeduplicateTopk::new().mtp_step(mtp_step))
-        .input("indices", Tensor::matrix(values, rows, k))
-        .output("unique", DType::I32, &[batch, mtp_step * k])
-        .output("counts", DType::I32, &[batch])
+    case(rng, values, [batch, mtp_step, k])
 }

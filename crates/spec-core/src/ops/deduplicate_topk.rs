@@ -4,6 +4,10 @@
 //! value once, in ascending order, then -1 to the end of the row. Negative
 //! values in the input are padding and are dropped.
 //!
+//! `inverse` has the place of each index in its request's row of `unique`, -1 for padding. A caller
+//! fetches what `unique` names once for a request, and each token of the request finds what it
+//! attends to by `inverse`.
+//!
 //! Source: the top-k deduplication of SGLang's KV offload with multi-token
 //! prediction.
 //!
@@ -18,13 +22,15 @@
 //! let indices = [90, 12, -1, 7, 90, 12];
 //! let params = DeduplicateTopk::new().mtp_step(2);
 //! let tensors = params.tensors(1, 3).counts(TensorDesc::new(DType::I32, [1]));
+//! let tensors = tensors.inverse(TensorDesc::new(DType::I32, [2, 3]));
 //! let handle = Handle::cpu()?;
 //! let deduplicate = handle.create(&params, &tensors)?;
 //! let mut workspace = deduplicate.workspace(&handle)?;
-//! let (mut unique, mut counts) = ([0i32; 6], [0i32]);
-//! let buffers = Buffers::new(&indices, &mut unique).counts(&mut counts);
+//! let (mut unique, mut counts, mut inverse) = ([0i32; 6], [0i32], [0i32; 6]);
+//! let buffers = Buffers::new(&indices, &mut unique).counts(&mut counts).inverse(&mut inverse);
 //! deduplicate.call(&mut workspace, buffers)?;
 //! assert_eq!((unique, counts), ([7, 12, 90, -1, -1, -1], [3]));
+//! assert_eq!(inverse, [2, 1, -1, 0, 2, 1]);
 //! # Ok::<(), spec::Error>(())
 //! ```
 
@@ -53,6 +59,8 @@ operator! {
         required unique: out [I32] "[batch, mtp_step * k]",
         /// The number of distinct values of each request.
         optional counts: out [I32] "[batch]",
+        /// Where each index stands in its request's row of `unique`; -1 for padding.
+        optional inverse: out [I32] "[batch * mtp_step, k]",
     }
 }
 
@@ -86,6 +94,8 @@ pub struct Plan {
     pub unique: Matrix,
     /// Whether counts are written.
     pub has_counts: bool,
+    /// The places in `unique` to write, where `inverse` is given.
+    pub inverse: Option<Matrix>,
 }
 
 impl Operator for DeduplicateTopk {
@@ -97,6 +107,7 @@ impl Operator for DeduplicateTopk {
         let batch = c.shapes(self, tensors)?.of("batch");
         let (indices, unique) = (tensors.indices.matrix(), tensors.unique.matrix());
         let has_counts = tensors.counts.is_some();
-        Ok(Plan { mtp_step: self.mtp_step, batch, indices, unique, has_counts })
+        let inverse = tensors.inverse.as_ref().map(TensorDesc::matrix);
+        Ok(Plan { mtp_step: self.mtp_step, batch, indices, unique, has_counts, inverse })
     }
 }

@@ -3,7 +3,8 @@
 //! Each value sets its bit in a bitmap; a walk over the bitmap's words then gives the distinct
 //! values in ascending order. That is fast as long as there are few words per value. Sparse values
 //! are radix-sorted instead, by as few digits of up to 11 bits as the largest value needs, and
-//! repeats are dropped.
+//! repeats are dropped. With `inverse`, the bitmap also gives the place of each value; behind a
+//! sort, a binary search finds it.
 
 use rayon::prelude::*;
 use spec_core::ops::DeduplicateTopk;
@@ -12,7 +13,9 @@ use spec_core::{Kernel, Result, Route, Supports, ViewMut};
 
 use super::kernel;
 use crate::Cpu;
-use crate::slices::{Rows, Workspace, rows_mut, shares_mut, slice_mut, workspace_size};
+use crate::slices::{
+    Rows, Workspace, optional_shares_mut, rows_mut, shares_mut, slice_mut, workspace_size,
+};
 
 /// From this many values per word on, a bitmap is faster than sorting: measured with the bench
 /// `deduplicate_topk`.
@@ -62,15 +65,23 @@ fn launch(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> 
     let words = prepared.worker_words();
     let scratch = Workspace::new(workspace)?.take::<u64>(workers * words)?;
     let share = plan.batch.div_ceil(*workers).max(1);
-    shares_mut(unique, plan.unique, share).zip(scratch.par_chunks_mut(words)).enumerate().for_each(
-        |(worker, (rows, scratch))| {
+    let of_tokens = share * plan.mtp_step;
+    let inverse = optional_shares_mut::<i32>(buffers.inverse, plan.inverse, of_tokens, *workers)?;
+    shares_mut(unique, plan.unique, share)
+        .zip(inverse)
+        .zip(scratch.par_chunks_mut(words))
+        .enumerate()
+        .for_each(|(worker, ((rows, mut inverse), scratch))| {
             for (i, row) in rows.enumerate() {
                 let first = (worker * share + i) * plan.mtp_step;
                 let inputs = (first..first + plan.mtp_step).map(|r| indices.row(r));
-                deduplicate(inputs, row, scratch);
+                let (count, words) = deduplicate(inputs.clone(), row, scratch);
+                if let Some(inverse) = &mut inverse {
+                    let places = inputs.zip(inverse.take(plan.mtp_step));
+                    locate(places, &row[..count], scratch.split_at_mut(words));
+                }
             }
-        },
-    );
+        });
     if let Some(counts) = counts {
         let rows = rows_mut(unique, plan.unique);
         rows.zip(counts).for_each(|(row, count)| {
@@ -81,19 +92,22 @@ fn launch(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> 
 }
 
 /// Writes the output row of one request: its distinct values ascending, then -1. Since -1 is only
-/// behind the values, `value >= 0` partitions the row.
+/// behind the values, `value >= 0` partitions the row. Returns the number of distinct values, and
+/// of words of the bitmap of these values at the beginning of `scratch`: 0 without a bitmap.
 fn deduplicate<'a>(
     inputs: impl Iterator<Item = &'a [i32]> + Clone,
     out: &mut [i32],
     scratch: &mut [u64],
-) {
+) -> (usize, usize) {
     let largest = inputs.clone().flatten().fold(-1, |max, &value| max.max(value));
-    let words = (largest.max(0) as usize) / 64 + 1;
+    let mut words = (largest.max(0) as usize) / 64 + 1;
     let count = if largest < 0 {
+        words = 0;
         0
     } else if words <= out.len().div_ceil(VALUES_PER_WORD) {
         by_bitmap(inputs, out, &mut scratch[..words])
     } else {
+        words = 0;
         let bits = i32::BITS - largest.leading_zeros();
         match bits.div_ceil(DIGIT_BITS) {
             0 | 1 => by_sorting::<1>(inputs, bits, out, scratch),
@@ -102,6 +116,35 @@ fn deduplicate<'a>(
         }
     };
     out[count..].fill(-1);
+    (count, words)
+}
+
+/// Writes the place of each value among the `distinct` values of its request, and -1 for padding.
+/// `bitmap` has the bits of the values, if there is one, and room for a number for each of its
+/// words.
+fn locate<'a, 'b>(
+    places: impl Iterator<Item = (&'a [i32], &'b mut [i32])>,
+    distinct: &[i32],
+    (bitmap, before): (&mut [u64], &mut [u64]),
+) {
+    let mut sum = 0;
+    for (before, word) in before.iter_mut().zip(&*bitmap) {
+        *before = sum;
+        sum += u64::from(word.count_ones());
+    }
+    for (values, places) in places {
+        for (&value, place) in values.iter().zip(places) {
+            *place = match usize::try_from(value) {
+                Err(_) => -1,
+                // A value that another thread has raised has no word.
+                Ok(bit) if !bitmap.is_empty() => bitmap.get(bit / 64).map_or(-1, |word| {
+                    let below = word & ((1 << (bit % 64)) - 1);
+                    before[bit / 64] as i32 + below.count_ones() as i32
+                }),
+                Ok(_) => distinct.partition_point(|&other| other < value) as i32,
+            };
+        }
+    }
 }
 
 fn by_bitmap<'a>(

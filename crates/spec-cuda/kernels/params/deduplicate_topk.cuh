@@ -22,9 +22,12 @@ struct Params {
     u32 reserved;
     // Room for the values of a request for each block, [blocks, rows * cols], or null.
     i32* workspace;
+    // The place of each value among the distinct values of its request, [batch * rows, cols], or
+    // null.
+    Rows<i32> inverse;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Params) == 72);
+static_assert(sizeof(Params) == 88);
 static_assert(SPEC_OFFSET(Params, indices.data) == 0);
 static_assert(SPEC_OFFSET(Params, indices.stride) == 8);
 static_assert(SPEC_OFFSET(Params, unique.data) == 16);
@@ -36,3 +39,5 @@ static_assert(SPEC_OFFSET(Params, cols) == 52);
 static_assert(SPEC_OFFSET(Params, log_words) == 56);
 static_assert(SPEC_OFFSET(Params, reserved) == 60);
 static_assert(SPEC_OFFSET(Params, workspace) == 64);
+static_assert(SPEC_OFFSET(Params, inverse.data) == 72);
+static_assert(SPEC_OFFSET(Params, inverse.stride) == 80);

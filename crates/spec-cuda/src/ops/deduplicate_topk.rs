@@ -4,7 +4,7 @@
 use spec_conformance::launch_params::Header;
 use spec_core::ops::DeduplicateTopk;
 use spec_core::ops::deduplicate_topk::{Buffers, Plan};
-use spec_core::{Kernel, Result, Stream, Supports, ViewMut, launch_params};
+use spec_core::{Kernel, Matrix, Result, Stream, Supports, ViewMut, launch_params};
 
 use crate::Cuda;
 use crate::archive::{Archive, archive};
@@ -22,6 +22,12 @@ const KERNELS_BY_SIZE: [(usize, &str); 5] = [
     (8, "deduplicate_topk_8"),
     (16, "deduplicate_topk_16"),
 ];
+/// The same for calls that also want the ranks of the values. With more values, a kernel of its own
+/// finds the ranks.
+const RANKED_BY_SIZE: [(usize, &str); 2] =
+    [(4, "deduplicate_topk_ranked_4"), (8, "deduplicate_topk_ranked_8")];
+/// The largest number of blocks that find ranks.
+const MAX_LOCATE_BLOCKS: usize = 1 << 16;
 /// The binary logarithm of the words of shared memory that hold the bits of values in registers.
 const LOG_WORDS: u32 = 14;
 /// Words of the staging area for values in registers, where a request has more values than fit.
@@ -53,6 +59,9 @@ launch_params! {
         reserved: u32,
         /// Room for the values of a request for each block, [blocks, rows * cols], or null.
         workspace: u64 as "i32*",
+        /// The place of each value among the distinct values of its request, [batch * rows, cols],
+        /// or null.
+        inverse: Rows as "Rows<i32>",
     }
 }
 
@@ -67,6 +76,8 @@ struct Prepared {
     shape: Shape,
     log_words: u32,
     workspace_size: usize,
+    /// The kernel that finds the ranks, if the first kernel does not.
+    locate: Option<(Function, Shape)>,
 }
 
 /// Size of the dynamic shared memory in bytes: the bits and the staged values, or a window's bitmap,
@@ -90,7 +101,8 @@ unsafe impl Supports<DeduplicateTopk> for Cuda {
         };
         // If there are more requests than blocks, each block takes several requests.
         let requests = plan.batch.min(1 << 30) as u32;
-        let registers = KERNELS_BY_SIZE.into_iter().find(fits);
+        let ranked = plan.inverse.and_then(|_| RANKED_BY_SIZE.into_iter().find(fits));
+        let registers = ranked.or_else(|| KERNELS_BY_SIZE.into_iter().find(fits));
         let (name, blocks, log_words, stage_words) = match registers {
             Some((items, name)) => (name, requests, LOG_WORDS, stage(items)),
             None => {
@@ -100,6 +112,12 @@ unsafe impl Supports<DeduplicateTopk> for Cuda {
                 ("deduplicate_topk_general", blocks, log_words, STAGE_WORDS)
             }
         };
+        let locate = plan.inverse.filter(|_| ranked.is_none()).map(|matrix| {
+            let values = matrix.rows.saturating_mul(matrix.cols);
+            let blocks = values.div_ceil(THREADS as usize).clamp(1, MAX_LOCATE_BLOCKS);
+            let function = self.function(&KERNELS, "deduplicate_topk_locate")?;
+            Ok((function, Shape::new(blocks as u32, THREADS)))
+        });
         Ok(Box::new(Prepared {
             cuda: self.clone(),
             plan: plan.clone(),
@@ -107,6 +125,7 @@ unsafe impl Supports<DeduplicateTopk> for Cuda {
             shape: Shape::new(blocks, THREADS).shared(shared(stage_words, log_words)),
             log_words,
             workspace_size: if registers.is_some() { 0 } else { blocks as usize * n * 4 },
+            locate: locate.transpose()?,
         }))
     }
 }
@@ -131,28 +150,38 @@ unsafe impl Kernel<DeduplicateTopk> for Prepared {
             // SAFETY: `counts` was checked against the plan, and is one i32 per request.
             return cuda.enqueue(stream, |queue| unsafe { queue.zero(counts, bytes) });
         }
-        let mut indices = cuda.rows(buffers.indices, &plan.indices)?;
-        // If the rows of a request are packed, the kernel reads them as one row.
-        let packed = plan.mtp_step == 1 || plan.indices.row_stride == plan.indices.cols;
-        let (rows, cols) = if packed {
-            indices.stride *= plan.mtp_step as u64;
-            (1, plan.unique.cols)
-        } else {
-            (plan.mtp_step, plan.indices.cols)
-        };
-        let params = Params {
-            indices,
+        let separate = Params {
+            indices: cuda.rows(buffers.indices, &plan.indices)?,
             unique: cuda.rows(buffers.unique, &plan.unique)?,
             counts,
             batch: plan.batch as u64,
-            rows: rows as u32,
-            cols: cols as u32,
+            rows: plan.mtp_step as u32,
+            cols: plan.indices.cols as u32,
             log_words: self.log_words,
             reserved: 0,
             workspace: cuda.workspace(workspace, self.workspace_size)?,
+            inverse: match &plan.inverse {
+                Some(matrix) => cuda.rows(buffers.inverse, matrix)?,
+                None => Rows::ABSENT,
+            },
         };
-        // SAFETY: `Params` has the layout of the kernel's struct; the buffers were checked
-        // against the plan, which bounds every index that the kernel computes.
-        cuda.enqueue(stream, |queue| unsafe { queue.launch(&self.function, self.shape, &params) })
+        let mut params = separate;
+        // If the rows of a request are packed, the kernel reads them as one row.
+        let is_packed = |matrix: &Matrix| plan.mtp_step == 1 || matrix.row_stride == matrix.cols;
+        if is_packed(&plan.indices) && plan.inverse.as_ref().is_none_or(is_packed) {
+            params.indices.stride *= plan.mtp_step as u64;
+            params.inverse.stride *= plan.mtp_step as u64;
+            (params.rows, params.cols) = (1, plan.unique.cols as u32);
+        }
+        // SAFETY: `Params` has the layout of the kernels' struct; the buffers were checked
+        // against the plan, which bounds every index that the kernels compute. The second kernel
+        // waits for the first one (`follow`).
+        cuda.enqueue(stream, |queue| unsafe {
+            queue.launch(&self.function, self.shape, &params)?;
+            match &self.locate {
+                Some((locate, shape)) => queue.launch_next(locate, *shape, &separate),
+                None => Ok(()),
+            }
+        })
     }
 }

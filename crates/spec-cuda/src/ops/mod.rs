@@ -42,6 +42,7 @@ mod draft_tree;
 mod hot_slots;
 mod hybrid_mtp_ngram;
 mod indexer_topk;
+mod indexer_topk_blocks;
 mod moe_align;
 mod moe_align_layout;
 mod ngram;
@@ -65,8 +66,12 @@ mod tests {
     use super::*;
 
     /// Headers of further kernels, beside the header that each operator has.
-    const FURTHER: [Header; 3] =
-        [indexer_topk::GATHER_HEADER, moe_align_layout::HEADER, unique_inverse::HEADER];
+    const FURTHER: [Header; 4] = [
+        indexer_topk::GATHER_HEADER,
+        indexer_topk_blocks::HEADER,
+        moe_align_layout::HEADER,
+        unique_inverse::HEADER,
+    ];
 
     #[test]
     fn launch_params_are_those_of_the_kernels() {

@@ -21,4 +21,8 @@ struct Params {
     has_counts: u32,
     // The most turns that a bitmap may take.
     max_turns: u32,
+    // Places from one row of `inverse` to the next.
+    inverse_stride: u32,
+    // Requests of this dispatch, for `locate`.
+    requests: u32,
 }

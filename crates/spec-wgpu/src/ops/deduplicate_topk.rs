@@ -1,15 +1,18 @@
 //! Distinct values of top-k rows: one workgroup per request.
 
+use std::ops::Range;
+
 use bytemuck::{Pod, Zeroable};
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
 use spec_core::launch_params;
 use spec_core::ops::DeduplicateTopk;
 use spec_core::ops::deduplicate_topk::{Buffers, Plan};
-use spec_core::{DType, Error, Kernel, Result, Status, Stream, Supports, ViewMut};
+use spec_core::{DType, Error, Kernel, Matrix, Result, Status, Stream, Supports, ViewMut};
 
 use super::unique::Sorter;
 use crate::Wgpu;
+use crate::launch::Recorder;
 use crate::memory::Region;
 use crate::shader::{Access, Program, Shader, shader};
 
@@ -43,6 +46,10 @@ launch_params! {
         has_counts: u32,
         /// The most turns that a bitmap may take.
         max_turns: u32,
+        /// Places from one row of `inverse` to the next.
+        inverse_stride: u32,
+        /// Requests of this dispatch, for `locate`.
+        requests: u32,
     }
 }
 
@@ -73,6 +80,7 @@ struct Deduplicate {
     gpu: Wgpu,
     plan: Plan,
     main: Program,
+    locate: Option<Locate>,
     shape: Shape,
     /// The largest number of requests whose tensors fit one binding each.
     window: u64,
@@ -84,23 +92,32 @@ unsafe impl Supports<DeduplicateTopk> for Wgpu {
         let shape = Shape::of(self);
         let constants = [("THREADS", shape.threads), ("POOL", shape.pool), ("TILE", shape.tile)];
         let bindings = [Access::Read, Access::Write, Access::Write, Access::Write];
+        let of_inverse =
+            plan.inverse.map_or(u64::MAX, |m| self.window_of_rows(&m, plan.mtp_step as u64));
         if plan.unique.cols == 0 {
             let clear = self.program(&SHADER, "clear", &bindings, &constants)?;
             let (gpu, threads) = (self.clone(), shape.threads);
             return Ok(Box::new(Empty { gpu, plan: plan.clone(), clear, threads }));
         }
         let main = self.program(&SHADER, "main", &bindings, &constants)?;
-        if plan.unique.cols > LONGEST {
-            return Ok(Box::new(Long::new(self, plan, &bindings, &constants)?));
+        if of_inverse == 0 {
+            return Err(too_long(self, plan));
         }
-        let mut kernel =
-            Deduplicate { gpu: self.clone(), plan: plan.clone(), main, shape, window: u64::MAX };
+        let locate = plan.inverse.map(|matrix| Locate::new(self, matrix, shape, &constants));
+        let locate = locate.transpose()?;
+        if plan.unique.cols > LONGEST {
+            return Ok(Box::new(Long::new(self, plan, locate, &bindings, &constants)?));
+        }
+        let (gpu, plan) = (self.clone(), plan.clone());
+        let mut kernel = Deduplicate { gpu, plan, main, locate, shape, window: u64::MAX };
+        let plan = &kernel.plan;
         let scratch = self.window(4).checked_div(kernel.workspace_words()).unwrap_or(u64::MAX);
         kernel.window = scratch
             .min(self.window_of_rows(&plan.indices, plan.mtp_step as u64))
-            .min(self.window_of_rows(&plan.unique, 1));
+            .min(self.window_of_rows(&plan.unique, 1))
+            .min(of_inverse);
         if kernel.window == 0 {
-            return Err(too_long(self, plan));
+            return Err(too_long(self, &kernel.plan));
         }
         Ok(Box::new(kernel))
     }
@@ -129,7 +146,45 @@ impl Params {
             // Values that need more bitmap turns than this are sorted instead. A turn reads all
             // values, and clears and counts the bitmap; sorting n values takes log^2 n steps.
             max_turns: 4 + (n / 1024).min(8),
+            inverse_stride: plan.inverse.map_or(0, |matrix| matrix.row_stride as u32),
+            requests: 0,
         }
+    }
+}
+
+/// The dispatch that writes `inverse`, once the rows of `unique` are complete.
+struct Locate {
+    program: Program,
+    inverse: Matrix,
+    threads: u64,
+}
+
+impl Locate {
+    fn new(
+        gpu: &Wgpu,
+        inverse: Matrix,
+        shape: Shape,
+        constants: &[(&'static str, u32)],
+    ) -> Result<Self> {
+        let bindings = [Access::Read, Access::Write, Access::Write, Access::Write, Access::Write];
+        let program = gpu.program(&SHADER, "locate", &bindings, constants)?;
+        Ok(Locate { program, inverse, threads: u64::from(shape.threads) })
+    }
+
+    /// Writes the places of some requests, whose first row is `row`.
+    fn record(
+        &self,
+        r: &mut Recorder<'_>,
+        [indices, output, inverse]: [Region<'_>; 3],
+        params: &Params,
+        rows: Range<u64>,
+    ) -> Result<()> {
+        let count = rows.end - rows.start;
+        let inverse = inverse.rows(&self.inverse, rows.start, count);
+        let values = count * self.inverse.cols as u64;
+        let params = Params { requests: count as u32 / params.rows, ..*params };
+        let regions = [indices, output, Region::nothing(), Region::nothing(), inverse];
+        r.dispatch(&self.program, &regions, &params, values.div_ceil(self.threads))
     }
 }
 
@@ -158,6 +213,7 @@ unsafe impl Kernel<DeduplicateTopk> for Deduplicate {
         let indices = gpu.region(&buffers.indices)?;
         let output = gpu.region_mut(buffers.unique)?;
         let counts = buffers.counts.map_or(Ok(Region::nothing()), |c| gpu.region_mut(c))?;
+        let inverse = gpu.optional_mut(buffers.inverse)?;
         let workspace = gpu.region_of_workspace(workspace)?;
         let scratch = self.workspace_words();
         let Plan { mtp_step, batch, .. } = self.plan;
@@ -174,6 +230,10 @@ unsafe impl Kernel<DeduplicateTopk> for Deduplicate {
                     workspace.elements(start * scratch, requests * scratch),
                 ];
                 r.dispatch(&self.main, &regions, &params, requests)?;
+                if let Some(locate) = &self.locate {
+                    let rows = start * step..(start + requests) * step;
+                    locate.record(r, [regions[0], regions[1], inverse], &params, rows)?;
+                }
                 start += requests;
             }
             Ok(())
@@ -226,6 +286,7 @@ struct Long {
     plan: Plan,
     flatten: Program,
     finish: Program,
+    locate: Option<Locate>,
     threads: u32,
     params: Params,
     sorter: Sorter,
@@ -235,6 +296,7 @@ impl Long {
     fn new(
         gpu: &Wgpu,
         plan: &Plan,
+        locate: Option<Locate>,
         bindings: &[Access],
         constants: &[(&'static str, u32)],
     ) -> Result<Self> {
@@ -249,6 +311,7 @@ impl Long {
             plan: plan.clone(),
             flatten: gpu.program(&SHADER, "flatten", bindings, constants)?,
             finish: gpu.program(&SHADER, "finish", bindings, constants)?,
+            locate,
             threads: shape.threads,
             params: Params::of(plan, shape),
             sorter: Sorter::new(gpu, DType::U32, plan.unique.cols as u64)?,
@@ -273,6 +336,7 @@ unsafe impl Kernel<DeduplicateTopk> for Long {
         let indices = gpu.region(&buffers.indices)?;
         let output = gpu.region_mut(buffers.unique)?;
         let counts = buffers.counts.map_or(Ok(Region::nothing()), |c| gpu.region_mut(c))?;
+        let inverse = gpu.optional_mut(buffers.inverse)?;
         let mut workspace = gpu.region_of_workspace(workspace)?;
         let (step, n) = (self.plan.mtp_step as u64, self.plan.unique.cols as u64);
         let count = workspace.take(2);
@@ -288,6 +352,10 @@ unsafe impl Kernel<DeduplicateTopk> for Long {
                 self.sorter.record(r, [keys, row, count], None, workspace)?;
                 let regions = [none, row, counter, count];
                 r.dispatch(&self.finish, &regions, &self.params, groups)?;
+                if let Some(locate) = &self.locate {
+                    let tokens = request * step..(request + 1) * step;
+                    locate.record(r, [rows, row, inverse], &self.params, tokens)?;
+                }
             }
             Ok(())
         })
