@@ -2,7 +2,7 @@
 //!
 //! The operators that decide an LLM server's next tokens and experts:
 //!
-//! * sampling: [`adjust_logits`](ops::adjust_logits) (penalties, biases, bad words),
+//! * sampling: [`adjust_logits`](ops::adjust_logits) (penalties, DRY, biases, bad words, thinking budgets),
 //!   [`sample_logits`](ops::sample_logits) (temperature, top-k, top-p, min-p, log-probabilities);
 //! * drafting: [`prompt_lookup`](ops::prompt_lookup), [`suffix_lookup`](ops::suffix_lookup) with a
 //!   [`Corpus`], [`ngram_match`](ops::ngram_match), [`hybrid_mtp_ngram`](ops::hybrid_mtp_ngram),

@@ -20,6 +20,7 @@ from ._shapes import length
 NUMBERS = (
     *("temperature", "seeds", "top_k", "top_p", "min_p"),
     *("repetition", "frequency", "presence", "min_tokens", "no_repeat_ngram"),
+    *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_range", "think_budget"),
 )
 
 #: Vectors of whole numbers that may have another width, by the one that they have: the default of

@@ -72,7 +72,7 @@ def {name}(
         made = ", ".join(f"True if {word} else None" if word else "None" for word in words)
         text += f"""\
     if {" or ".join(filter(None, words))}:
-        wanted = {made}
+        wanted = ({made},)
         out = wanted if out is None else asked(out, wanted)
 """
     return text + f"    return call(({of},), {inputs})\n"

@@ -59,16 +59,21 @@ def rejection_sample(
 
 def adjust_logits(
     logits: Array, tokens: Array, prompt_lengths: Array, lengths: Array, *,
-    bad_words_in_prompt: bool = False, requests: Array | None = None,
-    draft_tokens: Array | None = None, parents: Array | None = None,
-    bias_offsets: Array | None = None, bias_tokens: Array | None = None,
-    bias_values: Array | None = None, repetition: Array | float | None = None,
-    frequency: Array | float | None = None, presence: Array | float | None = None,
+    bad_words_in_prompt: bool = False, first_token: int = 0, vocab: int = 0,
+    requests: Array | None = None, draft_tokens: Array | None = None,
+    parents: Array | None = None, bias_offsets: Array | None = None,
+    bias_tokens: Array | None = None, bias_values: Array | None = None,
+    repetition: Array | float | None = None, frequency: Array | float | None = None,
+    presence: Array | float | None = None, dry_multiplier: Array | float | None = None,
+    dry_base: Array | float | None = None, dry_allowed_length: Array | int | None = None,
+    dry_range: Array | int | None = None, dry_breakers: Array | None = None,
     min_tokens: Array | int | None = None, stop_tokens: Array | None = None,
     bad_offsets: Array | None = None, word_offsets: Array | None = None,
     word_tokens: Array | None = None, no_repeat_ngram: Array | int | None = None,
-    flags: Array | None = None
-) -> None:
+    think_budget: Array | int | None = None, think_start: Array | None = None,
+    think_end: Array | None = None, think_forced: Array | None = None, forced: bool = False,
+    flags: Array | None = None, out: Array | None = None
+) -> Array | None:
     """Adjusts logits in place by bias, penalties and tokens that may not come next, also where rows are drafts."""
 
 def sample_logits(

@@ -74,7 +74,7 @@ class RejectionSample(Planned):
 
 class AdjustLogits(Planned):
     def __init__(
-        self, *, bad_words_in_prompt: bool = False
+        self, *, bad_words_in_prompt: bool = False, first_token: int = 0, vocab: int = 0
     ) -> None: ...
     def plan(
         self, logits: Array, tokens: Array, prompt_lengths: Array, lengths: Array, *,
@@ -82,10 +82,15 @@ class AdjustLogits(Planned):
         parents: Array | None = None, bias_offsets: Array | None = None,
         bias_tokens: Array | None = None, bias_values: Array | None = None,
         repetition: Array | float | None = None, frequency: Array | float | None = None,
-        presence: Array | float | None = None, min_tokens: Array | int | None = None,
-        stop_tokens: Array | None = None, bad_offsets: Array | None = None,
-        word_offsets: Array | None = None, word_tokens: Array | None = None,
-        no_repeat_ngram: Array | int | None = None, flags: Array | None = None
+        presence: Array | float | None = None, dry_multiplier: Array | float | None = None,
+        dry_base: Array | float | None = None, dry_allowed_length: Array | int | None = None,
+        dry_range: Array | int | None = None, dry_breakers: Array | None = None,
+        min_tokens: Array | int | None = None, stop_tokens: Array | None = None,
+        bad_offsets: Array | None = None, word_offsets: Array | None = None,
+        word_tokens: Array | None = None, no_repeat_ngram: Array | int | None = None,
+        think_budget: Array | int | None = None, think_start: Array | None = None,
+        think_end: Array | None = None, think_forced: Array | None = None, forced: bool = False,
+        flags: Array | None = None, out: Array | None = None
     ) -> Plan: ...
 
 class SampleLogits(Planned):

@@ -76,7 +76,8 @@ def result(contract: Contract) -> str:
     """The type of what an operator's function returns."""
     if contract.name in RESULTS:
         return f"results.{RESULTS[contract.name].__name__}"
-    return "Array" if contract.outputs else "None"
+    one = "Array | None" if all(output.optional for output in contract.outputs) else "Array"
+    return one if contract.outputs else "None"
 
 
 def documentation(contract: Contract, example: str) -> str:

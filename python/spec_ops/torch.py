@@ -76,8 +76,10 @@ def schema(contract: Contract) -> str:
     return f"{contract.name}({', '.join(words)}) -> {returns}"
 
 
-def _results(made: Any) -> Any:
+def _results(contract: Contract, first: torch.Tensor, made: Any) -> Any:
     """What an operator of torch may return: tensors, an empty one for what was not asked."""
+    if made is None and contract.outputs:
+        return first.new_empty(0, dtype=_OF_NAME[contract.outputs[0].dtypes[0]])
     if not isinstance(made, tuple):
         return made
     first = made[0]
@@ -88,7 +90,7 @@ def _run(contract: Contract) -> Callable[..., Any]:
     function = FUNCTIONS[contract.name]
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        return _results(function(*args, **kwargs))
+        return _results(contract, args[0], function(*args, **kwargs))
 
     return run
 
@@ -111,7 +113,8 @@ def _fake(contract: Contract) -> Callable[..., Any]:
         made: list[torch.Tensor] = []
         for output in contract.outputs:
             if output.optional and not given[output.name]:
-                made.append(first.new_empty(0, dtype=made[0].dtype))
+                dtype = made[0].dtype if made else _OF_NAME[output.dtypes[0]]
+                made.append(first.new_empty(0, dtype=dtype))
             else:
                 shape, dtype = of_outputs(contract.name, values, shapes)[output.name]
                 made.append(first.new_empty(shape, dtype=_OF_NAME[dtype]))
@@ -128,7 +131,7 @@ def _function(contract: Contract) -> Callable[..., Any]:
     def operator(*args: Any, **kwargs: Any) -> Any:
         made = call(*args, **kwargs)
         if result is None:
-            return made
+            return made if all(kwargs.get(word, False) for _, word in asked) else None
         made = list(made)
         for i, word in asked:
             if not kwargs.get(word, False):

@@ -55,16 +55,21 @@ def rejection_sample(
 
 def adjust_logits(
     logits: Array, tokens: Array, prompt_lengths: Array, lengths: Array, *,
-    bad_words_in_prompt: bool = False, requests: Array | None = None,
-    draft_tokens: Array | None = None, parents: Array | None = None,
-    bias_offsets: Array | None = None, bias_tokens: Array | None = None,
-    bias_values: Array | None = None, repetition: Array | None = None,
-    frequency: Array | None = None, presence: Array | None = None,
+    bad_words_in_prompt: bool = False, first_token: int = 0, vocab: int = 0,
+    requests: Array | None = None, draft_tokens: Array | None = None,
+    parents: Array | None = None, bias_offsets: Array | None = None,
+    bias_tokens: Array | None = None, bias_values: Array | None = None,
+    repetition: Array | None = None, frequency: Array | None = None,
+    presence: Array | None = None, dry_multiplier: Array | None = None,
+    dry_base: Array | None = None, dry_allowed_length: Array | None = None,
+    dry_range: Array | None = None, dry_breakers: Array | None = None,
     min_tokens: Array | None = None, stop_tokens: Array | None = None,
     bad_offsets: Array | None = None, word_offsets: Array | None = None,
     word_tokens: Array | None = None, no_repeat_ngram: Array | None = None,
+    think_budget: Array | None = None, think_start: Array | None = None,
+    think_end: Array | None = None, think_forced: Array | None = None, forced: bool = False,
     flags: Array | None = None
-) -> None:
+) -> Array | None:
     """As :func:`spec_ops.adjust_logits`, under `torch.compile` too."""
 
 def sample_logits(

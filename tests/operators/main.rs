@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod adjust_logits;
 mod bad_calls;
 mod callers;
 mod conformance;

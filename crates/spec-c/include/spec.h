@@ -1414,6 +1414,17 @@ typedef struct {
      * Default: false.
      */
     uint64_t bad_words_in_prompt;
+    /**
+     * The token of the first column. Above 0 where the columns are a part of a vocabulary
+     * whose other parts other calls adjust.
+     * Default: 0.
+     */
+    int64_t first_token;
+    /**
+     * The number of tokens of the whole vocabulary; 0: the columns and the tokens before them.
+     * Default: 0.
+     */
+    int64_t vocab;
 } spec_adjust_logits_params;
 
 /**
@@ -1425,7 +1436,7 @@ typedef struct {
      */
     size_t size;
     /**
-     * `[rows, vocab]`, f32 or f16 or bf16: changed in place.
+     * `[rows, columns]`, f32 or f16 or bf16: changed in place.
      * Logits, adjusted in place.
      */
     spec_tensor logits;
@@ -1530,6 +1541,60 @@ typedef struct {
      * Bits for bad data, OR-ed into the word's previous value.
      */
     spec_tensor flags;
+    /**
+     * `[requests]`, f32: read, optional.
+     * The DRY penalty of each request for a sequence of the allowed length; 0 for none. Needs
+     * `dry_base` and `dry_allowed_length`.
+     */
+    spec_tensor dry_multiplier;
+    /**
+     * `[requests]`, f32: read, optional.
+     * The factor of the DRY penalty for each further token of the repeated sequence; at least 1.
+     */
+    spec_tensor dry_base;
+    /**
+     * `[requests]`, i32: read, optional.
+     * The length of a repeated sequence from which on DRY penalises the token behind it.
+     */
+    spec_tensor dry_allowed_length;
+    /**
+     * `[requests]`, i32: read, optional.
+     * How many of the last tokens of each text DRY reads; 0 or less for all.
+     */
+    spec_tensor dry_range;
+    /**
+     * `[breakers]`, i32: read, optional.
+     * Tokens that end a sequence and that DRY never penalises, for all requests.
+     */
+    spec_tensor dry_breakers;
+    /**
+     * `[requests]`, i32: read, optional.
+     * How many tokens each request may think; below 0 for no limit. Needs `think_start`,
+     * `think_end` and `think_forced`.
+     */
+    spec_tensor think_budget;
+    /**
+     * `[start_tokens]`, i32: read, optional.
+     * The tokens that begin a thinking, at most 1,024; none where thinking begins behind the
+     * prompt.
+     */
+    spec_tensor think_start;
+    /**
+     * `[end_tokens]`, i32: read, optional.
+     * The tokens that end a thinking, at most 1,024.
+     */
+    spec_tensor think_end;
+    /**
+     * `[forced_tokens]`, i32: read, optional.
+     * The tokens that a request must take, one after the other, once its budget is used; at
+     * most 1,024.
+     */
+    spec_tensor think_forced;
+    /**
+     * `[rows]`, i32: written, optional.
+     * The token of `think_forced` that each row must take; -1 for none. Needs `think_budget`.
+     */
+    spec_tensor forced;
 } spec_adjust_logits_tensors;
 
 /**
@@ -1541,7 +1606,7 @@ typedef struct {
      */
     size_t size;
     /**
-     * `[rows, vocab]`, f32 or f16 or bf16: changed in place.
+     * `[rows, columns]`, f32 or f16 or bf16: changed in place.
      */
     void *logits;
     /**
@@ -1620,6 +1685,46 @@ typedef struct {
      * `[1]`, u32: changed in place, optional.
      */
     void *flags;
+    /**
+     * `[requests]`, f32: read, optional.
+     */
+    const void *dry_multiplier;
+    /**
+     * `[requests]`, f32: read, optional.
+     */
+    const void *dry_base;
+    /**
+     * `[requests]`, i32: read, optional.
+     */
+    const void *dry_allowed_length;
+    /**
+     * `[requests]`, i32: read, optional.
+     */
+    const void *dry_range;
+    /**
+     * `[breakers]`, i32: read, optional.
+     */
+    const void *dry_breakers;
+    /**
+     * `[requests]`, i32: read, optional.
+     */
+    const void *think_budget;
+    /**
+     * `[start_tokens]`, i32: read, optional.
+     */
+    const void *think_start;
+    /**
+     * `[end_tokens]`, i32: read, optional.
+     */
+    const void *think_end;
+    /**
+     * `[forced_tokens]`, i32: read, optional.
+     */
+    const void *think_forced;
+    /**
+     * `[rows]`, i32: written, optional.
+     */
+    void *forced;
 } spec_adjust_logits_buffers;
 
 /**
@@ -1630,7 +1735,7 @@ typedef struct {
  * that they and the parameters can show. `descriptor` becomes yours, to be given to
  * `spec_destroy`, or NULL where the call fails.
  *
- * - `logits` `[rows, vocab]`, f32 or f16 or bf16: changed in place.
+ * - `logits` `[rows, columns]`, f32 or f16 or bf16: changed in place.
  * - `tokens` `[requests, max_len]`, i64 or i32: read.
  * - `prompt_lengths` `[requests]`, i32 or i64: read.
  * - `lengths` `[requests]`, i32 or i64: read.
@@ -1643,12 +1748,22 @@ typedef struct {
  * - `repetition` `[requests]`, f32: read, optional.
  * - `frequency` `[requests]`, f32: read, optional.
  * - `presence` `[requests]`, f32: read, optional.
+ * - `dry_multiplier` `[requests]`, f32: read, optional.
+ * - `dry_base` `[requests]`, f32: read, optional.
+ * - `dry_allowed_length` `[requests]`, i32: read, optional.
+ * - `dry_range` `[requests]`, i32: read, optional.
+ * - `dry_breakers` `[breakers]`, i32: read, optional.
  * - `min_tokens` `[requests]`, i32: read, optional.
  * - `stop_tokens` `[requests, stops]`, i32: read, optional.
  * - `bad_offsets` `[requests + 1]`, i32: read, optional.
  * - `word_offsets` `[words + 1]`, i32: read, optional.
  * - `word_tokens` `[word_tokens]`, i32: read, optional.
  * - `no_repeat_ngram` `[requests]`, i32: read, optional.
+ * - `think_budget` `[requests]`, i32: read, optional.
+ * - `think_start` `[start_tokens]`, i32: read, optional.
+ * - `think_end` `[end_tokens]`, i32: read, optional.
+ * - `think_forced` `[forced_tokens]`, i32: read, optional.
+ * - `forced` `[rows]`, i32: written, optional.
  * - `flags` `[1]`, u32: changed in place, optional.
  *
  * # Errors

@@ -205,6 +205,13 @@ impl<'a> Ints<'a> {
             Ints::I64(values) => once(&values[index]),
         }
     }
+
+    pub(crate) fn has(&self, value: i64) -> bool {
+        match self {
+            Ints::I32(values) => values.iter().any(|other| i64::from(*other) == value),
+            Ints::I64(values) => values.contains(&value),
+        }
+    }
 }
 
 /// Truth values of any size in bytes. A value is true if any of its bytes is not 0.

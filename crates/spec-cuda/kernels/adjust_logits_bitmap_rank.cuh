@@ -8,6 +8,8 @@
 //     values     for each slot: how often the token was generated, and whether it is in the prompt
 //     first      for each slot: the index of the token's first bias in the request's list, if there
 //                are biases
+//     matches    with DRY, a byte for each slot: how long a sequence the token would repeat, 0 if DRY
+//                does not penalise it
 //
 // Threads first set the bits, in any order. The rank of a bit is then the slot of its token, so no
 // search is needed, and slots are in the order of the vocabulary, which gives the fastest access to
@@ -16,7 +18,7 @@
 // slots after the other.
 #pragma once
 
-#include "adjust_logits_row.cuh"
+#include "adjust_logits_dry.cuh"
 
 namespace ranked {
 
@@ -32,7 +34,10 @@ constexpr u32 REPEATED_BIAS = 1u << 30;
 constexpr u32 COUNT = REPEATED_BIAS - 1;
 
 // The tokens of one class of a row.
+template <bool WITH_DRY>
 struct Class : Words {
+    static constexpr bool DRY = WITH_DRY;
+
     u32* counted;
     u32* forbidden;
     u32* before;
@@ -40,6 +45,8 @@ struct Class : Words {
     u32* values;
     // Not allocated if there are no biases.
     u32* first;
+    // Not allocated without DRY.
+    u32* matches;
     // The number of words, and of slots.
     u32 words;
     u32 slots;
@@ -47,7 +54,8 @@ struct Class : Words {
     INLINE Class(const Params& p)
         : Words(p), counted(reinterpret_cast<u32*>(shared_words)), forbidden(counted + p.class_words),
           before(forbidden + p.class_words), keys(before + p.class_words / GROUP),
-          values(keys + p.slots), first(values + p.slots), words(p.class_words), slots(p.slots) {}
+          values(keys + p.slots), first(values + p.slots),
+          matches(first + (p.biases == 0 ? 0 : p.slots)), words(p.class_words), slots(p.slots) {}
 
     // Clears the bits.
     INLINE static void clear(const Params& p) {
@@ -122,6 +130,10 @@ struct Class : Words {
             values[at] = 0;
             if (has_biases) first[at] = NONE;
         }
+        if constexpr (DRY) {
+#pragma unroll 1
+            for (u32 at = threadIdx.x; at < (kept + 3) / 4; at += blockDim.x) matches[at] = 0;
+        }
     }
 
 private:
@@ -134,7 +146,7 @@ private:
 
 // Calls found(place, generated) for each token to which a penalty applies; place is NONE if the
 // token is not in this class. `piece` has the first tokens of the text.
-template <typename Found>
+template <typename Class, typename Found>
 INLINE void each_penalised(const Text& text, Piece piece, Class& own, Found found) {
     const Row& s = text.s;
     if (!s.repeats && !s.counts) return;
@@ -162,7 +174,7 @@ INLINE void each_penalised(const Text& text, Piece piece, Class& own, Found foun
     }
 }
 
-template <typename Found>
+template <typename Class, typename Found>
 INLINE void each_bias(const Params& p, const Row& s, Class& own, Found found) {
 #pragma unroll 1
     for (u32 i = s.biases.begin + place_from(1); i < s.biases.end; i += blockDim.x) {
@@ -171,58 +183,65 @@ INLINE void each_bias(const Params& p, const Row& s, Class& own, Found found) {
 }
 
 // The logit of a token after all rules.
-INLINE float adjusted(const Params& p, const Row& s, const Class& own, u32 slot, u32 token, float x) {
+template <typename Class>
+INLINE float adjusted(const Params& p, const Row& s, const Class& own, u32 slot, u32 column, float x) {
     x = flushed(x);
     const u32 value = own.values[slot];
     const u32 first = p.biases == 0 ? NONE : own.first[slot];
     if (first != NONE) {
         x = flushed_sum(x, flushed(p.bias_values[first]));
         if (value & REPEATED_BIAS) {
+            const i32 token = static_cast<i32>(column + own.first_token);
 #pragma unroll 1
             for (u32 i = first + 1; i < s.biases.end; i++) {
-                if (p.bias_tokens[i] == static_cast<i32>(token)) {
-                    x = flushed_sum(x, flushed(p.bias_values[i]));
-                }
+                if (p.bias_tokens[i] == token) x = flushed_sum(x, flushed(p.bias_values[i]));
             }
         }
     }
     const u32 count = value & COUNT;
-    return penalised(s, count > 0 || (value & IN_PROMPT), count, x);
+    x = penalised(s, count > 0 || (value & IN_PROMPT), count, x);
+    if constexpr (Class::DRY) x = shared_dry().adjusted(byte_at(own.matches, slot), x);
+    return x;
 }
 
 // The logits of a thread's next slots. A thread issues several loads before it writes the first
 // logit, because it would otherwise wait for each load in turn.
-template <typename T>
-struct Logits {
-    T given[LOGITS_AHEAD];
+template <typename Logits>
+struct Asked {
+    typename Logits::Given given[LOGITS_AHEAD];
 
-    INLINE void load(const Class& own, const T* logits, u32 base, u32 count) {
+    template <typename Class>
+    INLINE void load(const Class& own, const Logits& logits, u32 base, u32 count) {
 #pragma unroll
         for (u32 j = 0; j < LOGITS_AHEAD; j++) {
             const u32 slot = base + j * blockDim.x;
-            if (slot < count) given[j] = logits[own.token_at(own.keys[slot])];
+            if (slot < count) given[j] = logits[own.column_at(own.keys[slot])];
         }
     }
 
-    INLINE void finish(const Params& p, const Row& s, const Class& own, T* logits, u32 base,
-                       u32 count) const {
+    template <typename Class>
+    INLINE void finish(const Params& p, const Row& s, const Class& own, const Logits& logits,
+                       u32 base, u32 count) const {
 #pragma unroll
         for (u32 j = 0; j < LOGITS_AHEAD; j++) {
             const u32 slot = base + j * blockDim.x;
             if (slot >= count || own.forbids(own.keys[slot])) continue;
-            const u32 token = own.token_at(own.keys[slot]);
-            store(logits + token, adjusted(p, s, own, slot, token, to_f32(given[j])));
+            const u32 column = own.column_at(own.keys[slot]);
+            logits.put(column, adjusted(p, s, own, slot, column, logits.wide(given[j])));
         }
     }
 };
 
 // Adjusts the logits of the tokens of a class. By the whole block, after a barrier.
-template <typename T>
+template <typename Class, typename Logits>
 INLINE void adjust_class(const Params& p, const Text& text, u64 row, const Piece& piece, Class& own,
-                         u32* sums, T* logits) {
+                         u32* sums, const Logits& logits) {
     const Row& s = text.s;
     each_bias(p, s, own, [&](u32 place, u32) { set_bit(own.counted, place); });
     each_penalised(text, piece, own, [&](u32 place, bool) { set_bit(own.counted, place); });
+    if constexpr (Class::DRY) {
+        each_match(p, text, row, [&](i64 token, u32) { set_bit(own.counted, own.place(token)); });
+    }
     __syncthreads();
     const u32 all = own.rank_groups(sums);
 #pragma unroll 1
@@ -230,7 +249,7 @@ INLINE void adjust_class(const Params& p, const Text& text, u64 row, const Piece
         const u32 count = min(all - window, own.slots);
         own.list(window, count, p.biases != 0);
         __syncthreads();
-        Logits<T> asked;
+        Asked<Logits> asked;
         asked.load(own, logits, threadIdx.x, count);
         each_penalised(text, piece, own, [&](u32 place, bool generated) {
             if (place == NONE) return;
@@ -249,6 +268,14 @@ INLINE void adjust_class(const Params& p, const Text& text, u64 row, const Piece
             const u32 other = atomicMin(own.first + slot, i);
             if (other != NONE) atomicOr(own.values + slot, REPEATED_BIAS);
         });
+        if constexpr (Class::DRY) {
+            each_match(p, text, row, [&](i64 token, u32 length) {
+                const u32 place = own.place(token);
+                if (place == NONE) return;
+                const u32 slot = own.rank(place) - window;
+                if (slot < count) raise_byte(own.matches, slot, length);
+            });
+        }
         if (window == 0) forbid(p, text, row, own, own.forbidden);
         __syncthreads();
         if (window == 0) write_forbidden(own, own.forbidden, own.words, logits);
@@ -265,9 +292,9 @@ INLINE void adjust_class(const Params& p, const Text& text, u64 row, const Piece
 }
 
 // Adjusts the classes of the row that this block has; the first one must be clear.
-template <typename T>
+template <typename Class, typename Logits>
 INLINE u32 adjust_classes(const Params& p, const Text& text, u64 row, const Piece& piece, u32* sums,
-                          T* logits) {
+                          const Logits& logits) {
     Class own(p);
 #pragma unroll 1
     for (own.class_index = blockIdx.y;;) {
@@ -280,4 +307,4 @@ INLINE u32 adjust_classes(const Params& p, const Text& text, u64 row, const Piec
     }
 }
 
-}  // namespace many
+}  // namespace ranked

@@ -8,6 +8,10 @@ constexpr u32 TAIL = 256;
 // The number of text tokens, and of logits, that a thread has in flight.
 constexpr u32 AHEAD = 4;
 
+// The types of logits, as the host numbers them.
+constexpr u32 F32 = 0;
+constexpr u32 BF16 = 2;
+
 // The dynamic shared memory of a block.
 extern __shared__ uint4 shared_words[];
 
@@ -250,6 +254,53 @@ INLINE void store(float* to, float x) { *to = x; }
 INLINE void store(f16* to, float x) { *to = __float2half_rn(x); }
 INLINE void store(bf16* to, float x) { *to = __float2bfloat16_rn(x); }
 
+// The logits of a row. `Given` is a logit as memory has it: a thread issues several loads before it
+// converts the first logit, because it would otherwise wait for each load in turn.
+template <typename T>
+struct TypedLogits {
+    using Given = T;
+    T* data;
+
+    INLINE TypedLogits(const Params& p, u64 row)
+        : data(static_cast<T*>(p.logits.data) + row * p.logits.stride) {}
+
+    INLINE Given operator[](u32 column) const { return data[column]; }
+    INLINE float wide(Given given) const { return to_f32(given); }
+    INLINE void put(u32 column, float x) const { store(data + column, x); }
+};
+
+// Logits of a type that the launch parameters name, so that one kernel has all types.
+struct AnyLogits {
+    using Given = u32;
+    void* data;
+    u32 dtype;
+
+    INLINE AnyLogits(const Params& p, u64 row)
+        : data(static_cast<u8*>(p.logits.data) + row * p.logits.stride * (p.dtype == F32 ? 4 : 2)),
+          dtype(p.dtype) {}
+
+    INLINE Given operator[](u32 column) const {
+        return dtype == F32 ? static_cast<const u32*>(data)[column]
+                            : static_cast<const u16*>(data)[column];
+    }
+    // Selections instead of branches: these functions are inlined in many places.
+    INLINE float wide(Given given) const {
+        const float half = __half2float(__ushort_as_half(static_cast<u16>(given)));
+        return dtype == F32    ? __uint_as_float(given)
+               : dtype == BF16 ? __uint_as_float(given << 16)
+                               : half;
+    }
+    INLINE void put(u32 column, float x) const {
+        const u16 half = dtype == BF16 ? __bfloat16_as_ushort(__float2bfloat16_rn(x))
+                                       : __half_as_ushort(__float2half_rn(x));
+        if (dtype == F32) {
+            static_cast<float*>(data)[column] = x;
+        } else {
+            static_cast<u16*>(data)[column] = half;
+        }
+    }
+};
+
 // A logit after penalties, for a token that was generated `count` times. The logit is not
 // subnormal.
 INLINE float penalised(const Row& s, bool is_in_text, u32 count, float x) {
@@ -261,31 +312,38 @@ INLINE float penalised(const Row& s, bool is_in_text, u32 count, float x) {
     return x;
 }
 
-// The words of one class of a row's tokens. A word has 32 consecutive tokens of the vocabulary.
-// Class `class_index` of 2^bits classes has the words whose low bits are `class_index`.
+// The words of one class of a row's columns. A word has 32 consecutive columns, each the logit of a
+// token. Class `class_index` of 2^bits classes has the words whose low bits are `class_index`.
 struct Words {
     u32 vocab;
+    // The token of the first column, and the number of columns that stand for a token.
+    u32 first_token;
+    u32 columns;
     u32 class_index;
     u32 bits;
     // Flags for tokens outside the vocabulary.
     u32 flags;
 
-    INLINE Words(const Params& p) : vocab(p.vocab), class_index(0), bits(p.class_bits), flags(0) {}
+    INLINE Words(const Params& p)
+        : vocab(p.vocab), first_token(p.first_token), columns(p.columns), class_index(0),
+          bits(p.class_bits), flags(0) {}
 
-    // The number of a token within the class; NONE if the token is outside the vocabulary or in
-    // another class.
+    // The number of a token within the class; NONE if the token has no column or is in another
+    // class.
     INLINE u32 place(i64 given) {
-        if (static_cast<u64>(given) >= vocab) {
-            flags |= OUT_OF_RANGE;
+        // A token before the first column gives a number that no column has.
+        const u64 at = static_cast<u64>(given) - first_token;
+        if (at >= columns) {
+            if (static_cast<u64>(given) >= vocab) flags |= OUT_OF_RANGE;
             return NONE;
         }
-        const u32 token = static_cast<u32>(given);
-        const u32 word = token / 32;
+        const u32 column = static_cast<u32>(at);
+        const u32 word = column / 32;
         if ((word & ((1u << bits) - 1)) != class_index) return NONE;
-        return (word >> bits) * 32 + token % 32;
+        return (word >> bits) * 32 + column % 32;
     }
 
-    INLINE u32 token_at(u32 place) const {
+    INLINE u32 column_at(u32 place) const {
         return (((place / 32) << bits) + class_index) * 32 + place % 32;
     }
 };
@@ -295,13 +353,13 @@ INLINE void set_bit(u32* words, u32 place) {
 }
 
 // Sets the logits of forbidden tokens to -infinity. After a barrier that follows all other writes.
-template <typename T>
-INLINE void write_forbidden(const Words& own, const u32* forbidden, u32 words, T* logits) {
+template <typename Logits>
+INLINE void write_forbidden(const Words& own, const u32* forbidden, u32 words, const Logits& logits) {
 #pragma unroll 1
     for (u32 at = threadIdx.x; at < words; at += blockDim.x) {
 #pragma unroll 1
         for (u32 word = forbidden[at]; word != 0; word &= word - 1) {
-            store(logits + own.token_at(at * 32 + __ffs(word) - 1), negative_infinity());
+            logits.put(own.column_at(at * 32 + __ffs(word) - 1), negative_infinity());
         }
     }
 }

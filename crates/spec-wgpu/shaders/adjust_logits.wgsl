@@ -2,6 +2,9 @@
 //!include exact
 //!include integers
 //!include adjust_text
+//!include adjust_arithmetic
+//!include adjust_dry
+//!include adjust_think
 // adjust_logits: bias, penalties and tokens that may not come next, on logits in place.
 //
 // Each row of the window has a state and a hash table (open addressing, a slot a distinct token
@@ -15,15 +18,18 @@
 // 5. `favour`  a workgroup a row: its biases.
 // 6. `stop`    a workgroup a row: its stop tokens.
 // 7. `ban`     a workgroup a row: its words.
-// 8. `finish`  a thread a slot: reads the token's logit, applies the rules in their order, and
+// 8. The passes of DRY and of thinking budgets: see adjust_dry.wgsl and adjust_think.wgsl.
+// 9. `finish`  a thread a slot: reads the token's logit, applies the rules in their order, and
 //              writes it once.
 //
-// Passes 4 to 7 are left out where none of their arguments is there. Bytes moved: the text of
+// Passes 4 to 8 are left out where none of their arguments is there. Bytes moved: the text of
 // each row, its table three times (12 bytes a slot, two slots a token or more), a sector for each
 // touched logit; the floor is that over the memory's bandwidth.
 
 // The type of logits: floats.wgsl.
 override DTYPE: u32 = F32;
+// Words of a slot: one more with DRY.
+override SLOT: u32 = 3u;
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> work: array<atomic<u32>>;
@@ -68,9 +74,11 @@ const HAS_PRESENCE = 16u;
 const HAS_STOPS = 32u;
 const HAS_NGRAM = 64u;
 const HAS_FLAGS = 128u;
+const HAS_RANGE = 256u;
+const HAS_THINK = 512u;
 
 // A row's state. The request is NONE where it is outside the arrays.
-const STATE = 16u;
+const STATE = 20u;
 const REQUEST = 0u;
 const LENGTH = 1u;
 const PROMPT = 2u;
@@ -84,12 +92,25 @@ const NGRAM = 6u;
 const REPETITION = 7u;
 const FREQUENCY = 8u;
 const PRESENCE = 9u;
+// Of DRY: its multiplier and base, as bits; the allowed length; where the range starts; the most
+// tokens of a sequence, 0 where the rule is off.
+const MULTIPLIER = 10u;
+const BASE = 11u;
+const ALLOWED = 12u;
+const RANGE_START = 13u;
+const MATCH_LIMIT = 14u;
+// Of a thinking budget: where the last start of a thinking ends, or 0; how many tokens of
+// `think_forced` end the text; 1 where the thinking has ended before them.
+const THOUGHT = 15u;
+const TAKEN = 16u;
+const IS_OVER = 17u;
 
-// A slot: the token, or NONE; its value; the place of its first bias, or NONE.
-const SLOT = 3u;
+// A slot: the column of the token, or NONE; its value; the place of its first bias, or NONE; with
+// DRY, the length of the longest sequence that the token would repeat.
 const KEY = 0u;
 const VALUE = 1u;
 const FIRST = 2u;
+const MATCH = 3u;
 // Of a value; below is how often the token was generated.
 const FORBIDDEN = 0x80000000u;
 const IN_TEXT = 0x40000000u;
@@ -131,28 +152,32 @@ fn table_of(row: u32) -> u32 {
     return params.at.b1 + params.tables + row * params.slots * SLOT;
 }
 
-// Where the slot of a token is in the workspace; NONE, with a flag, for one outside the
-// vocabulary. A table has more slots than a row touches tokens.
+// Where the slot of a token is in the workspace; NONE for a token without a column, with a flag for
+// one outside the vocabulary. A table has more slots than a row touches tokens.
 fn slot_of(row: u32, token: vec2<u32>) -> u32 {
-    if token.y != 0u || token.x >= params.vocab {
-        raise(row, OUT_OF_RANGE);
+    // A token before the first column gives a number that no column has.
+    let column = token.x - params.first_token;
+    if token.y != 0u || column >= params.columns {
+        if token.y != 0u || token.x >= params.vocab {
+            raise(row, OUT_OF_RANGE);
+        }
         return NONE;
     }
     let table = table_of(row);
     let mask = params.slots - 1u;
-    var slot = ((token.x * 0x9e3779b1u) >> 7u) & mask;
+    var slot = ((column * 0x9e3779b1u) >> 7u) & mask;
     for (var probe = 0u; probe < params.slots; probe++) {
         let at = table + slot * SLOT;
         loop {
             let found = atomicLoad(&work[at]);
-            if found == token.x {
+            if found == column {
                 return at;
             }
             if found != NONE {
                 break;
             }
             // It may fail for no reason, and then is tried again.
-            let taken = atomicCompareExchangeWeak(&work[at], NONE, token.x);
+            let taken = atomicCompareExchangeWeak(&work[at], NONE, column);
             if taken.exchanged {
                 return at;
             }
@@ -184,7 +209,7 @@ fn clear(
     for (var i = 0u; i < CLEARED; i++) {
         let at = first + i * THREADS;
         if at < params.table_words {
-            let empty = select(NONE, 0u, at % SLOT == VALUE);
+            let empty = select(NONE, 0u, at % SLOT == VALUE || at % SLOT == MATCH);
             atomicStore(&work[params.at.b1 + params.tables + at], empty);
         }
     }
@@ -259,11 +284,11 @@ fn open(
     store(row, LENGTH, length);
     store(row, PROMPT, cut_of_row(row, prompt, length));
     store(row, DEPTH, climb(row));
-}
-
-// The bits of a number, or of a zero of its sign where the number is subnormal.
-fn flushed(bits: u32) -> u32 {
-    return select(bits, bits & 0x80000000u, (bits & 0x7f800000u) == 0u);
+    if has(HAS_THINK) {
+        store(row, THOUGHT, 0u);
+        store(row, TAKEN, 0u);
+        store(row, IS_OVER, 0u);
+    }
 }
 
 // Whether the penalty with these bits is on: a number, not `none`.
@@ -484,52 +509,6 @@ fn write_logit(at: u32, word: u32, bits: u32) {
     atomicXor(&logits[place], half_change(word, at, bits, DTYPE));
 }
 
-// The bits of a product that is finite or overflows, flushed. No factor is subnormal, and none is
-// NaN or infinite.
-fn product(a: u32, b: u32) -> u32 {
-    let sign = (a ^ b) & 0x80000000u;
-    let ea = (a >> 23u) & 255u;
-    let eb = (b >> 23u) & 255u;
-    if ea == 0u || eb == 0u || ea + eb < 127u {
-        return sign;
-    }
-    if ea + eb == 127u {
-        // The product lies around the smallest normal number, where devices that flush subnormal
-        // numbers differ. Here are its leading bits: 2^24 stands for the smallest normal number,
-        // and one less is rounded up to it.
-        let ma = (a & 0x7fffffu) | 0x800000u;
-        let mb = (b & 0x7fffffu) | 0x800000u;
-        let high = (ma >> 12u) * (mb >> 12u);
-        let low = (ma & 0xfffu) * (mb & 0xfffu);
-        let middle = (ma >> 12u) * (mb & 0xfffu) + (ma & 0xfffu) * (mb >> 12u);
-        let leading = 2u * high + ((middle + (low >> 12u)) >> 11u);
-        if leading < 0xffffffu {
-            return sign;
-        }
-        if leading == 0xffffffu {
-            return sign | 0x800000u;
-        }
-    }
-    return bitcast<u32>(mul(bitcast<f32>(a), bitcast<f32>(b)));
-}
-
-// x * inverse(r) where x > 0, else x * r, for bits of x and of r, which is above 0 and finite.
-fn repeated(x: u32, r: u32) -> u32 {
-    // A NaN, an infinity or a zero stays what it is.
-    if !is_finite(x) || (x & 0x7fffffffu) == 0u {
-        return x;
-    }
-    return product(x, select(r, bitcast<u32>(exact_inverse(r)), (x >> 31u) == 0u));
-}
-
-fn plus(x: u32, y: u32) -> u32 {
-    return flushed(add_bits(x, y));
-}
-
-fn minus(x: u32, y: u32) -> u32 {
-    return plus(x, y ^ 0x80000000u);
-}
-
 fn bias_of(token: u32, i: u32, end: u32, x: u32) -> u32 {
     if i < end {
         if bias_tokens[params.at.b4 + i] == token {
@@ -562,12 +541,13 @@ fn finish(
         return;
     }
     let place = table_of(row) + slot * SLOT;
-    let token = atomicLoad(&work[place + KEY]);
-    if token == NONE {
+    let column = atomicLoad(&work[place + KEY]);
+    if column == NONE {
         return;
     }
+    let token = column + params.first_token;
     let value = atomicLoad(&work[place + VALUE]);
-    let at = params.at.b2 + row * params.logits_stride + token;
+    let at = params.at.b2 + row * params.logits_stride + column;
     let word = atomicLoad(&logits[float_word(at, DTYPE)]);
     if (value & FORBIDDEN) != 0u {
         write_logit(at, word, NEGATIVE_INFINITY);
@@ -597,6 +577,12 @@ fn finish(
     }
     if (on & HAS_PRESENCE) != 0u && count > 0u {
         x = minus(x, load(row, PRESENCE));
+    }
+    if SLOT > MATCH {
+        let repeated = atomicLoad(&work[place + MATCH]);
+        if repeated > 0u {
+            x = dry_adjusted(row, repeated, x);
+        }
     }
     write_logit(at, word, x);
 }

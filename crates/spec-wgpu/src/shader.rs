@@ -53,7 +53,10 @@ pub(crate) use params;
 
 /// The files in `include/`.
 const INCLUDES: &[Include] = &[
+    ("adjust_arithmetic", include_str!("../shaders/include/adjust_arithmetic.wgsl")),
+    ("adjust_dry", include_str!("../shaders/include/adjust_dry.wgsl")),
     ("adjust_text", include_str!("../shaders/include/adjust_text.wgsl")),
+    ("adjust_think", include_str!("../shaders/include/adjust_think.wgsl")),
     ("bound", include_str!("../shaders/include/bound.wgsl")),
     ("exact", include_str!("../shaders/include/exact.wgsl")),
     ("floats", include_str!("../shaders/include/floats.wgsl")),

@@ -92,7 +92,7 @@ fn packed_tree_verify() {
 
 #[test]
 fn adjust_logits() {
-    use Status::{BadTensorShape, NullPointer};
+    use Status::{BadParam, BadTensorShape, NullPointer};
     let params = AdjustLogits::new();
     let vector = |dtype, len| Some(TensorDesc::new(dtype, [len]));
     let mut tensors = params.tensors(F32, 6, 100, 4, 50);
@@ -106,6 +106,11 @@ fn adjust_logits() {
     tensors.stop_tokens = Some(TensorDesc::new(I32, [4, 2]));
     (tensors.bad_offsets, tensors.word_offsets) = (vector(I32, 5), vector(I32, 8));
     tensors.word_tokens = vector(I32, 20);
+    (tensors.dry_multiplier, tensors.dry_base) = (vector(F32, 4), vector(F32, 4));
+    (tensors.dry_allowed_length, tensors.dry_range) = (vector(I32, 4), vector(I32, 4));
+    (tensors.dry_breakers, tensors.think_budget) = (vector(I32, 7), vector(I32, 4));
+    (tensors.think_start, tensors.think_end) = (vector(I32, 0), vector(I32, 2));
+    (tensors.think_forced, tensors.forced) = (vector(I32, 1024), vector(I32, 6));
     check(
         &params,
         &tensors,
@@ -126,6 +131,42 @@ fn adjust_logits() {
                 t.word_offsets = Some(TensorDesc::new(I32, [0]));
             }),
             ("word_tokens", NullPointer, |_, t| t.word_tokens = None),
+            ("first_token", BadParam, |p, _| p.first_token = -1),
+            ("first_token", BadParam, |p, _| p.first_token = i32::MAX - 99),
+            ("vocab", BadParam, |p, _| p.vocab = -1),
+            ("dry_multiplier", NullPointer, |_, t| t.dry_multiplier = None),
+            ("dry_base", NullPointer, |_, t| t.dry_base = None),
+            ("dry_allowed_length", NullPointer, |_, t| t.dry_allowed_length = None),
+            // `dry_range` or `dry_breakers` alone.
+            ("dry_multiplier", NullPointer, |_, t| {
+                (t.dry_multiplier, t.dry_base, t.dry_allowed_length) = (None, None, None);
+                t.dry_breakers = None;
+            }),
+            ("dry_multiplier", NullPointer, |_, t| {
+                (t.dry_multiplier, t.dry_base, t.dry_allowed_length) = (None, None, None);
+                t.dry_range = None;
+            }),
+            ("dry_breakers", BadTensorShape, |_, t| {
+                t.dry_breakers = Some(TensorDesc::new(I32, [1 << 31]));
+            }),
+            ("think_budget", NullPointer, |_, t| t.think_budget = None),
+            ("think_start", NullPointer, |_, t| t.think_start = None),
+            ("think_end", NullPointer, |_, t| t.think_end = None),
+            ("think_forced", NullPointer, |_, t| t.think_forced = None),
+            ("think_end", NullPointer, |_, t| (t.think_end, t.forced) = (None, None)),
+            // `forced` alone.
+            ("think_budget", NullPointer, |_, t| {
+                (t.think_budget, t.think_start) = (None, None);
+                (t.think_end, t.think_forced) = (None, None);
+            }),
+            ("think_start", BadTensorShape, |_, t| {
+                t.think_start = Some(TensorDesc::new(I32, [1025]));
+            }),
+            ("think_end", BadTensorShape, |_, t| t.think_end = Some(TensorDesc::new(I32, [1025]))),
+            ("think_forced", BadTensorShape, |_, t| {
+                t.think_forced = Some(TensorDesc::new(I32, [1025]));
+            }),
+            ("forced", BadTensorShape, |_, t| t.forced = Some(TensorDesc::new(I32, [4]))),
         ],
     );
 }

@@ -4,7 +4,7 @@
 use half::{bf16, f16};
 use spec_core::exact::{self, sampling};
 use spec_core::flags::{BAD_LENGTHS, OUT_OF_RANGE};
-use spec_core::ops::adjust_logits::{Buffers, Plan};
+use spec_core::ops::adjust_logits::{Buffers, MAX_MATCH, Plan};
 use spec_core::{DType, Element, Result, View};
 
 use crate::host::{ints, raise, slice, slice_mut, tokens};
@@ -33,6 +33,25 @@ struct Given<'p> {
     min_tokens: Option<(Vec<i64>, Vec<i64>)>,
     words: Option<(Vec<i64>, Vec<i64>, Vec<i64>)>,
     no_repeat_ngram: Option<Vec<i64>>,
+    dry: Option<Dry>,
+    think: Option<Think>,
+}
+
+/// The arguments of DRY.
+struct Dry {
+    multiplier: Vec<f32>,
+    base: Vec<f32>,
+    allowed: Vec<i64>,
+    range: Option<Vec<i64>>,
+    breakers: Vec<i64>,
+}
+
+/// The arguments of thinking budgets.
+struct Think {
+    budget: Vec<i64>,
+    start: Vec<i64>,
+    end: Vec<i64>,
+    forced: Vec<i64>,
 }
 
 fn run_on<T: Element>(
@@ -69,16 +88,40 @@ fn run_on<T: Element>(
             .zip(list(b.word_tokens)?)
             .map(|((bad, offsets), tokens)| (bad, offsets, tokens)),
         no_repeat_ngram: list(b.no_repeat_ngram)?,
+        dry: match (floats(b.dry_multiplier)?, floats(b.dry_base)?, list(b.dry_allowed_length)?) {
+            (Some(multiplier), Some(base), Some(allowed)) => {
+                let (range, breakers) = (list(b.dry_range)?, list(b.dry_breakers)?);
+                Some(Dry {
+                    multiplier,
+                    base,
+                    allowed,
+                    range,
+                    breakers: breakers.unwrap_or_default(),
+                })
+            }
+            _ => None,
+        },
+        think: match (list(b.think_budget)?, list(b.think_start)?, list(b.think_end)?) {
+            (Some(budget), Some(start), Some(end)) => {
+                let forced = list(b.think_forced)?.unwrap_or_default();
+                Some(Think { budget, start, end, forced })
+            }
+            _ => None,
+        },
     };
+    let mut forced = b.forced.map(slice_mut::<i32>).transpose()?;
     let logits = slice_mut::<T>(b.logits)?;
     let mut flags = 0;
     for row in 0..plan.rows() {
-        let logits = &mut logits[row * plan.logits.row_stride..][..plan.vocab()];
-        for (token, touches) in given.touches(row, &mut flags).into_iter().enumerate() {
+        let logits = &mut logits[row * plan.logits.row_stride..][..plan.columns()];
+        for (column, touches) in given.touches(row, &mut flags).into_iter().enumerate() {
             if !touches.is_empty() {
-                let given = exact::flushed(wide(logits[token]));
-                logits[token] = narrow(touches.iter().fold(given, Touch::apply));
+                let given = exact::flushed(wide(logits[column]));
+                logits[column] = narrow(touches.iter().fold(given, Touch::apply));
             }
+        }
+        if let Some(forced) = &mut forced {
+            forced[row] = given.forced(row, &mut flags);
         }
     }
     raise(b.flags, flags)
@@ -90,6 +133,8 @@ enum Touch {
     Divide(f32),
     SubtractTimes(f32, usize),
     Subtract(f32),
+    /// The penalty of DRY.
+    SubtractOrForbid(f32),
     Forbid,
 }
 
@@ -103,22 +148,28 @@ impl Touch {
             Touch::Divide(by) => flushed(x * by),
             Touch::SubtractTimes(value, count) => flushed(x - flushed(value * count as f32)),
             Touch::Subtract(value) => flushed(x - value),
+            Touch::SubtractOrForbid(value) if value < f32::INFINITY => flushed(x - value),
+            Touch::SubtractOrForbid(_) => f32::NEG_INFINITY,
             Touch::Forbid => f32::NEG_INFINITY,
         }
     }
 }
 
-/// The changes of each token of the vocabulary, in order.
+/// The changes of each column's token, in order.
 struct Touches<'f> {
-    of_tokens: Vec<Vec<Touch>>,
+    of_columns: Vec<Vec<Touch>>,
+    /// The token of the first column, and the number of tokens of the vocabulary.
+    first: i64,
+    vocab: i64,
     flags: &'f mut u32,
 }
 
 impl Touches<'_> {
     fn add(&mut self, token: i64, touch: Touch) {
-        match usize::try_from(token).ok().and_then(|token| self.of_tokens.get_mut(token)) {
-            Some(touches) => touches.push(touch),
-            None => *self.flags |= OUT_OF_RANGE,
+        if token < 0 || token >= self.vocab {
+            *self.flags |= OUT_OF_RANGE;
+        } else if token >= self.first && token < self.first + self.of_columns.len() as i64 {
+            self.of_columns[(token - self.first) as usize].push(touch);
         }
     }
 }
@@ -137,17 +188,12 @@ fn counts(text: &[i64]) -> std::collections::BTreeMap<i64, usize> {
 
 impl Given<'_> {
     fn touches(&self, row: usize, flags: &mut u32) -> Vec<Vec<Touch>> {
-        let vocab = self.plan.vocab();
-        let of_tokens = || (0..vocab).map(|_| Vec::new()).collect();
-        let request = self.requests.as_ref().map_or(row as i64, |requests| requests[row]);
-        let known = usize::try_from(request).ok().filter(|&r| r < self.plan.requests());
-        let Some(request) = known else {
-            *flags |= if request == -1 { 0 } else { BAD_LENGTHS };
-            return of_tokens();
-        };
+        let of_columns = (0..self.plan.columns()).map(|_| Vec::new()).collect();
+        let Some(request) = self.request(row, flags) else { return of_columns };
         let (text, prompt) = self.text(row, request, flags);
         let generated = &text[prompt..];
-        let mut to = Touches { of_tokens: of_tokens(), flags };
+        let (first, vocab) = (self.plan.first_token() as i64, self.plan.vocab() as i64);
+        let mut to = Touches { of_columns, first, vocab, flags };
         self.bias(request, &mut to);
         if let Some(r) = self.penalty(&self.repetition, request, 1.0, |r| r > 0.0, &mut to) {
             counts(&text).keys().for_each(|&token| to.add(token, Touch::Divide(r)));
@@ -159,6 +205,7 @@ impl Given<'_> {
         if let Some(p) = self.penalty(&self.presence, request, 0.0, |_| true, &mut to) {
             counts(generated).keys().for_each(|&token| to.add(token, Touch::Subtract(p)));
         }
+        self.dry(request, &text, &mut to);
         if let (Some((min_tokens, all)), Some(stops)) = (&self.min_tokens, self.plan.stop_tokens)
             && (generated.len() as i64) < min_tokens[request]
         {
@@ -175,7 +222,65 @@ impl Given<'_> {
                 to.add(window[n - 1], Touch::Forbid);
             }
         }
-        to.of_tokens
+        to.of_columns
+    }
+
+    /// The request of a row, if there is one.
+    fn request(&self, row: usize, flags: &mut u32) -> Option<usize> {
+        let request = self.requests.as_ref().map_or(row as i64, |requests| requests[row]);
+        let known = usize::try_from(request).ok().filter(|&r| r < self.plan.requests());
+        *flags |= if known.is_some() || request == -1 { 0 } else { BAD_LENGTHS };
+        known
+    }
+
+    fn dry(&self, request: usize, text: &[i64], to: &mut Touches<'_>) {
+        let Some(dry) = &self.dry else { return };
+        let (multiplier, base) = (exact::flushed(dry.multiplier[request]), dry.base[request]);
+        if multiplier == 0.0 {
+            return;
+        }
+        if !multiplier.is_finite() || multiplier < 0.0 || !base.is_finite() || base < 1.0 {
+            *to.flags |= BAD_LENGTHS;
+            return;
+        }
+        let range = match &dry.range {
+            Some(range) if range[request] > 0 => (range[request] as usize).min(text.len()),
+            _ => text.len(),
+        };
+        let read = &text[text.len() - range..];
+        let mut longest = std::collections::BTreeMap::<i64, usize>::new();
+        for (at, &token) in read.iter().enumerate() {
+            let is_repeated = |n: &usize| {
+                let before = &read[at - n..at];
+                read.ends_with(before) && !before.iter().any(|token| dry.breakers.contains(token))
+            };
+            let count = (0..=at.min(MAX_MATCH)).rev().find(is_repeated).unwrap_or(0);
+            let longest = longest.entry(token).or_default();
+            *longest = count.max(*longest);
+        }
+        let allowed = dry.allowed[request].max(0) as usize;
+        for (token, count) in longest {
+            if count >= allowed.max(1) && !dry.breakers.contains(&token) {
+                let power = (allowed..count).fold(1.0f32, |power, _| power * base);
+                to.add(token, Touch::SubtractOrForbid(multiplier * power));
+            }
+        }
+    }
+
+    /// The token that a row must take; -1 for none.
+    fn forced(&self, row: usize, flags: &mut u32) -> i32 {
+        let due = self.request(row, flags).and_then(|request| {
+            let (text, prompt) = self.text(row, request, flags);
+            self.think.as_ref()?.due(request, &text, prompt)
+        });
+        match due {
+            Some(token) if token >= 0 && token < self.plan.vocab() as i64 => token as i32,
+            Some(_) => {
+                *flags |= OUT_OF_RANGE;
+                -1
+            }
+            None => -1,
+        }
     }
 
     /// The text of a row, with its drafts, and the length of the prompt.
@@ -251,5 +356,28 @@ impl Given<'_> {
                 None => *to.flags |= BAD_LENGTHS,
             }
         }
+    }
+}
+
+impl Think {
+    /// The token that ends the thinking of a text, where one is due.
+    fn due(&self, request: usize, text: &[i64], prompt: usize) -> Option<i64> {
+        let budget = self.budget[request];
+        if budget < 0 || self.end.is_empty() {
+            return None;
+        }
+        let ends = |list: &[i64]| -> Vec<usize> {
+            (0..=text.len()).filter(|&end| text[..end].ends_with(list)).collect()
+        };
+        let start = if self.start.is_empty() { prompt } else { *ends(&self.start).last()? };
+        let past = usize::try_from((text.len() - start) as i64 - budget).ok()?;
+        let taken = (0..=past.min(self.forced.len()))
+            .filter(|&count| text.ends_with(&self.forced[..count]))
+            .max()?;
+        let last = text.len() - taken;
+        let is_over = [&self.end, &self.forced]
+            .iter()
+            .any(|list| ends(list).iter().any(|&end| end > start && end <= last));
+        if is_over { None } else { self.forced.get(taken).copied() }
     }
 }

@@ -1,6 +1,9 @@
 //! `adjust_logits` on the CPU: shares of the rows in parallel. Each share has a hash table of the
 //! tokens whose logits the current row adjusts.
 
+mod dry;
+mod think;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rayon::prelude::*;
@@ -9,14 +12,17 @@ use spec_core::flags::{BAD_LENGTHS, OUT_OF_RANGE};
 use spec_core::ngram::cut;
 use spec_core::ops::AdjustLogits;
 use spec_core::ops::adjust_logits::{Buffers, Plan};
-use spec_core::{Kernel, Result, Route, Supports, View, ViewMut};
+use spec_core::{DType, Kernel, Matrix, Result, Route, Supports, View, ViewMut};
 
 use super::{by_float, by_int, kernel};
 use crate::Cpu;
 use crate::simd::Float;
 use crate::slices::{
-    Int, Ints, Rows, Workspace, once, raise, shares_mut, slice, slice_mut, workspace_size,
+    Int, Ints, Rows, Workspace, once, optional_shares_mut, raise, shares_mut, slice, slice_mut,
+    workspace_size,
 };
+use dry::{Dry, DryArguments};
+use think::ThinkArguments;
 
 // SAFETY: `launch` works on checked slices of the workspace and the buffers.
 unsafe impl Supports<AdjustLogits> for Cpu {
@@ -41,14 +47,17 @@ struct Sizes {
     path: usize,
 }
 
-/// Words of a slot: the token, its logit, how often it was generated, its marks.
+/// Words of a slot: the token's column, its logit, how often it was generated, its marks.
 const SLOT: usize = 4;
-/// The token of an empty slot. A vocabulary is smaller than 2^31.
+/// The column of an empty slot. There are fewer than 2^31 columns.
 const EMPTY: u32 = u32::MAX;
 /// A mark: the token is in the text.
 const IN_TEXT: u32 = 1;
 /// A mark: the token may not come next.
 const FORBIDDEN: u32 = 2;
+/// The bit from which on the marks have the length of the longest sequence that the token would
+/// repeat, where DRY penalises the token; else 0.
+const MATCH_SHIFT: u32 = 8;
 
 impl Sizes {
     fn new(plan: &Plan, workers: usize) -> Sizes {
@@ -122,23 +131,33 @@ fn run<F: Float, T: Int>(
             .zip(ints(buffers.word_offsets)?)
             .zip(ints(buffers.word_tokens)?),
         no_repeat_ngram: ints(buffers.no_repeat_ngram)?,
+        dry: DryArguments::new(&buffers)?,
+        think: ThinkArguments::new(&buffers)?,
     };
     let words = Workspace::new(workspace)?.take::<u32>(sizes.shares * sizes.words())?;
     let logits = slice_mut::<F>(buffers.logits)?;
     let bits = AtomicU32::new(0);
     let share = plan.rows().div_ceil(sizes.shares);
+    let column = Matrix { dtype: DType::I32, rows: plan.rows(), cols: 1, row_stride: 1 };
+    let column = plan.think.map(|_| column);
+    let forced = optional_shares_mut::<i32>(buffers.forced, column, share, sizes.shares)?;
     shares_mut(logits, plan.logits, share)
         .zip(words.par_chunks_mut(sizes.words()))
+        .zip(forced)
         .enumerate()
-        .for_each(|(index, (rows, words))| {
+        .for_each(|(index, ((rows, words), mut forced))| {
             let (slots, rest) = words.split_at_mut(sizes.slots * SLOT);
             let (taken, path) = rest.split_at_mut(sizes.touched);
             // The contents of the workspace are unspecified.
             slots.chunks_exact_mut(SLOT).for_each(|slot| slot[0] = EMPTY);
             let mut flags = 0;
             for (row, logits) in rows.enumerate() {
-                let table = Table { slots, taken, len: 0, logits, flags: &mut flags };
-                given.adjust(index * share + row, table, path);
+                let (first, vocab) = (plan.first_token() as i64, plan.vocab() as i64);
+                let table = Table { slots, taken, len: 0, logits, first, vocab, flags: &mut flags };
+                let token = given.adjust(index * share + row, table, path);
+                if let Some([forced]) = forced.as_mut().and_then(Iterator::next) {
+                    *forced = token;
+                }
             }
             if flags != 0 {
                 bits.fetch_or(flags, Ordering::Relaxed);
@@ -154,19 +173,23 @@ struct Table<'t, F> {
     taken: &'t mut [u32],
     len: usize,
     logits: &'t mut [F],
+    /// The token of the first column, and the number of tokens of the vocabulary.
+    first: i64,
+    vocab: i64,
     flags: &'t mut u32,
 }
 
 impl<F: Float> Table<'_, F> {
-    /// The slot of a token, taken if the token has none yet. For a token outside the vocabulary:
-    /// `None`, and a flag.
+    /// The slot of a token, taken if the token has none yet; `None` for a token without a column,
+    /// and a flag if the token is outside the vocabulary.
     fn slot(&mut self, token: i64) -> Option<&mut [u32]> {
-        let place = usize::try_from(token).ok();
-        let Some(&logit) = place.and_then(|place| self.logits.get(place)) else {
+        if !(0..self.vocab).contains(&token) {
             *self.flags |= OUT_OF_RANGE;
             return None;
-        };
-        let token = token as u32;
+        }
+        let column = usize::try_from(token - self.first).ok()?;
+        let &logit = self.logits.get(column)?;
+        let token = column as u32;
         let mask = self.slots.len() / SLOT - 1;
         // Fibonacci hashing with linear probing.
         let mut at = (token.wrapping_mul(0x9E37_79B1) >> 7) as usize & mask;
@@ -194,9 +217,17 @@ impl<F: Float> Table<'_, F> {
         }
     }
 
-    /// Applies steps 2 to 7 of the contract to each token of the table, and empties the table.
+    /// Raises the length of the longest sequence that a token would repeat to `count`.
+    fn match_of(&mut self, token: i64, count: usize) {
+        if let Some(slot) = self.slot(token) {
+            let marks = slot[3] & ((1 << MATCH_SHIFT) - 1);
+            slot[3] = marks | (slot[3] >> MATCH_SHIFT).max(count as u32) << MATCH_SHIFT;
+        }
+    }
+
+    /// Applies steps 2 to 8 of the contract to each token of the table, and empties the table.
     fn finish(mut self, penalties: Penalties) {
-        let Penalties { repetition, frequency, presence } = penalties;
+        let Penalties { repetition, frequency, presence, dry } = penalties;
         let inverse = repetition.map(sampling::inverse);
         for &at in &self.taken[..self.len] {
             let slot = &mut self.slots[at as usize * SLOT..][..SLOT];
@@ -209,6 +240,9 @@ impl<F: Float> Table<'_, F> {
             }
             if let (Some(p), true) = (presence, count > 0) {
                 x = exact::flushed(x - p);
+            }
+            if let (Some(dry), count @ 1..) = (dry, marks >> MATCH_SHIFT) {
+                x = dry.adjusted(x, count);
             }
             if marks & FORBIDDEN != 0 {
                 x = f32::NEG_INFINITY;
@@ -226,6 +260,7 @@ struct Penalties {
     repetition: Option<f32>,
     frequency: Option<f32>,
     presence: Option<f32>,
+    dry: Option<Dry>,
 }
 
 /// All arguments except for the logits.
@@ -243,6 +278,8 @@ struct Given<'a, T> {
     min_tokens: Option<(Ints<'a>, Ints<'a>)>,
     words: Option<((Ints<'a>, Ints<'a>), Ints<'a>)>,
     no_repeat_ngram: Option<Ints<'a>>,
+    dry: Option<DryArguments<'a>>,
+    think: Option<ThinkArguments<'a>>,
 }
 
 /// The text of a row: the text of its request, then the drafts on the path to the row.
@@ -278,6 +315,13 @@ impl<T: Int> Text<'_, T> {
         let len = self.len();
         (1..=count).all(|back| self.at(end - back) == self.at(len - back))
     }
+
+    /// How many of the tokens before `end` equal the last tokens of the text, up to `max`, which
+    /// is at most `end`.
+    fn repeated(&self, end: usize, max: usize) -> usize {
+        let len = self.len();
+        (1..=max).take_while(|back| self.at(end - back) == self.at(len - back)).count()
+    }
 }
 
 /// Where a part of a list of `len` elements starts and ends, by two offsets; `None` where the
@@ -306,20 +350,26 @@ fn penalty(
 }
 
 impl<T: Int> Given<'_, T> {
-    fn adjust<F: Float>(&self, row: usize, mut table: Table<'_, F>, path: &mut [u32]) {
+    /// Adjusts a row, and returns the token that the row must take, -1 for none.
+    fn adjust<F: Float>(&self, row: usize, mut table: Table<'_, F>, path: &mut [u32]) -> i32 {
         let request = self.requests.as_ref().map_or(row as i64, |requests| requests.get(row));
         let known = usize::try_from(request).ok().filter(|&at| at < self.plan.requests());
         let Some(request) = known else {
             *table.flags |= if request == -1 { 0 } else { BAD_LENGTHS };
-            return;
+            return think::NONE;
         };
         let text = self.text(row, request, path, table.flags);
+        let forced = match &self.think {
+            Some(think) => think.forced(request, &text, self.plan.vocab(), table.flags),
+            None => think::NONE,
+        };
         self.bias(request, &mut table);
         let all = f32::NEG_INFINITY;
         let penalties = Penalties {
             repetition: penalty(self.repetition, request, 1.0, 0.0, table.flags),
             frequency: penalty(self.frequency, request, 0.0, all, table.flags),
             presence: penalty(self.presence, request, 0.0, all, table.flags),
+            dry: self.dry.as_ref().and_then(|dry| dry.of(request, table.flags)),
         };
         let counts = u32::from(penalties.frequency.is_some() || penalties.presence.is_some());
         let (first, mark) = match penalties.repetition {
@@ -333,6 +383,9 @@ impl<T: Int> Given<'_, T> {
                 slot[3] |= mark;
             }
         }
+        if let (Some(arguments), Some(dry)) = (&self.dry, penalties.dry) {
+            arguments.matches(request, dry, &text, |token, count| table.match_of(token, count));
+        }
         self.stops(request, text.len() - text.prompt, &mut table);
         self.words(request, &text, &mut table);
         let n = self.no_repeat_ngram.as_ref().map_or(0, |n| n.get(request).max(0)) as usize;
@@ -344,6 +397,7 @@ impl<T: Int> Given<'_, T> {
             }
         }
         table.finish(penalties);
+        forced
     }
 
     fn text<'t>(

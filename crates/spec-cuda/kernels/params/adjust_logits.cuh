@@ -5,7 +5,7 @@
 
 // The parameters of the kernels of `adjust_logits`. An absent pointer is null.
 struct Params {
-    // Logits, [rows, vocab] of the kernel's type.
+    // Logits, [rows, columns] of the kernel's type.
     Rows<void> logits;
     // Texts, [requests, max_length].
     IntegerRows tokens;
@@ -43,6 +43,26 @@ struct Params {
     const i32* word_tokens;
     // The length of n-grams that must not be repeated, [requests].
     const i32* no_repeat_ngram;
+    // The multiplier of DRY, [requests].
+    const float* dry_multiplier;
+    // The base of DRY, [requests].
+    const float* dry_base;
+    // The allowed length of DRY, [requests].
+    const i32* dry_allowed_length;
+    // How many of the last tokens DRY reads, [requests].
+    const i32* dry_range;
+    // Breakers of DRY, [breakers].
+    const i32* dry_breakers;
+    // The thinking budget of each request, [requests].
+    const i32* think_budget;
+    // The tokens that start a thinking, [start_tokens].
+    const i32* think_start;
+    // The tokens that end a thinking, [end_tokens].
+    const i32* think_end;
+    // The tokens that are forced where a budget is used up, [forced_tokens].
+    const i32* think_forced;
+    // The token that each row must take, [rows].
+    i32* forced;
     // One word of flags.
     u32* flags;
     // The number of requests.
@@ -69,10 +89,23 @@ struct Params {
     u32 class_words;
     // The number of slots of a block of `ranked`: the tokens that the block counts at a time.
     u32 slots;
-    u32 reserved;
+    // The token of the first column.
+    u32 first_token;
+    // The number of columns that stand for a token of the vocabulary.
+    u32 columns;
+    // The number of breakers of DRY.
+    u32 breakers;
+    // The number of tokens of `think_start`.
+    u32 start_tokens;
+    // The number of tokens of `think_end`.
+    u32 end_tokens;
+    // The number of tokens of `think_forced`.
+    u32 forced_tokens;
+    // The type of logits, for kernels that have all types: 0 for f32, 1 for f16, 2 for bf16.
+    u32 dtype;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Params) == 272);
+static_assert(sizeof(Params) == 376);
 static_assert(SPEC_OFFSET(Params, logits.data) == 0);
 static_assert(SPEC_OFFSET(Params, logits.stride) == 8);
 static_assert(SPEC_OFFSET(Params, tokens.data) == 16);
@@ -99,17 +132,33 @@ static_assert(SPEC_OFFSET(Params, bad_offsets) == 176);
 static_assert(SPEC_OFFSET(Params, word_offsets) == 184);
 static_assert(SPEC_OFFSET(Params, word_tokens) == 192);
 static_assert(SPEC_OFFSET(Params, no_repeat_ngram) == 200);
-static_assert(SPEC_OFFSET(Params, flags) == 208);
-static_assert(SPEC_OFFSET(Params, request_count) == 216);
-static_assert(SPEC_OFFSET(Params, rows) == 224);
-static_assert(SPEC_OFFSET(Params, vocab) == 228);
-static_assert(SPEC_OFFSET(Params, max_length) == 232);
-static_assert(SPEC_OFFSET(Params, biases) == 236);
-static_assert(SPEC_OFFSET(Params, stops) == 240);
-static_assert(SPEC_OFFSET(Params, words) == 244);
-static_assert(SPEC_OFFSET(Params, word_tokens_count) == 248);
-static_assert(SPEC_OFFSET(Params, words_in_prompt) == 252);
-static_assert(SPEC_OFFSET(Params, class_bits) == 256);
-static_assert(SPEC_OFFSET(Params, class_words) == 260);
-static_assert(SPEC_OFFSET(Params, slots) == 264);
-static_assert(SPEC_OFFSET(Params, reserved) == 268);
+static_assert(SPEC_OFFSET(Params, dry_multiplier) == 208);
+static_assert(SPEC_OFFSET(Params, dry_base) == 216);
+static_assert(SPEC_OFFSET(Params, dry_allowed_length) == 224);
+static_assert(SPEC_OFFSET(Params, dry_range) == 232);
+static_assert(SPEC_OFFSET(Params, dry_breakers) == 240);
+static_assert(SPEC_OFFSET(Params, think_budget) == 248);
+static_assert(SPEC_OFFSET(Params, think_start) == 256);
+static_assert(SPEC_OFFSET(Params, think_end) == 264);
+static_assert(SPEC_OFFSET(Params, think_forced) == 272);
+static_assert(SPEC_OFFSET(Params, forced) == 280);
+static_assert(SPEC_OFFSET(Params, flags) == 288);
+static_assert(SPEC_OFFSET(Params, request_count) == 296);
+static_assert(SPEC_OFFSET(Params, rows) == 304);
+static_assert(SPEC_OFFSET(Params, vocab) == 308);
+static_assert(SPEC_OFFSET(Params, max_length) == 312);
+static_assert(SPEC_OFFSET(Params, biases) == 316);
+static_assert(SPEC_OFFSET(Params, stops) == 320);
+static_assert(SPEC_OFFSET(Params, words) == 324);
+static_assert(SPEC_OFFSET(Params, word_tokens_count) == 328);
+static_assert(SPEC_OFFSET(Params, words_in_prompt) == 332);
+static_assert(SPEC_OFFSET(Params, class_bits) == 336);
+static_assert(SPEC_OFFSET(Params, class_words) == 340);
+static_assert(SPEC_OFFSET(Params, slots) == 344);
+static_assert(SPEC_OFFSET(Params, first_token) == 348);
+static_assert(SPEC_OFFSET(Params, columns) == 352);
+static_assert(SPEC_OFFSET(Params, breakers) == 356);
+static_assert(SPEC_OFFSET(Params, start_tokens) == 360);
+static_assert(SPEC_OFFSET(Params, end_tokens) == 364);
+static_assert(SPEC_OFFSET(Params, forced_tokens) == 368);
+static_assert(SPEC_OFFSET(Params, dtype) == 372);

@@ -11,6 +11,7 @@ use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{IntegerRows, Integers, Rows};
 use crate::kernel::{Function, Shape};
+use crate::limits::Limits;
 
 static KERNELS: Archive = archive!("adjust_logits");
 
@@ -27,10 +28,14 @@ const GROUP: usize = 4;
 const MAX_BLOCKS: usize = 64;
 const BLOCK_TOKENS: usize = 512;
 /// The kernels `direct`: the largest number of threads of a block; the bytes of a word, whose tokens
-/// have an entry of two bytes and a bit each; the largest number of words of a class.
+/// have an entry of two bytes and a bit each, and with DRY a byte; the largest number of words of a
+/// class.
 const DIRECT_THREADS: usize = 1024;
 const DIRECT_WORD: usize = WORD * 2 + 4;
+const DIRECT_DRY_WORD: usize = DIRECT_WORD + WORD;
 const DIRECT_WORDS: usize = 1024;
+/// Shared memory of fixed size of a block, at most.
+const FIXED_SHARED: usize = 3 * 1024;
 /// The kernels `ranked`: the largest number of threads of a block; the bytes of a group of words, which
 /// has two bitmaps and a rank; the largest number of words of a class; the bytes of a slot without
 /// biases, and with biases; the largest number of slots of a block. Two blocks of the largest size fit
@@ -41,13 +46,15 @@ const RANKED_WORDS: usize = 4096;
 const SLOT: usize = 8;
 const BIASED_SLOT: usize = 12;
 const MAX_SLOTS: usize = 4096;
+/// The kernel `think`: the largest number of threads of a block.
+const THINK_THREADS: usize = 1024;
 /// A text has fewer tokens than this, since the kernel keeps counts in so many bits beside marks.
 const MAX_TOKENS: usize = 1 << 29;
 
 launch_params! {
     /// The parameters of the kernels of `adjust_logits`. An absent pointer is null.
     struct Params {
-        /// Logits, [rows, vocab] of the kernel's type.
+        /// Logits, [rows, columns] of the kernel's type.
         logits: Rows as "Rows<void>",
         /// Texts, [requests, max_length].
         tokens: IntegerRows,
@@ -85,6 +92,26 @@ launch_params! {
         word_tokens: u64 as "const i32*",
         /// The length of n-grams that must not be repeated, [requests].
         no_repeat_ngram: u64 as "const i32*",
+        /// The multiplier of DRY, [requests].
+        dry_multiplier: u64 as "const float*",
+        /// The base of DRY, [requests].
+        dry_base: u64 as "const float*",
+        /// The allowed length of DRY, [requests].
+        dry_allowed_length: u64 as "const i32*",
+        /// How many of the last tokens DRY reads, [requests].
+        dry_range: u64 as "const i32*",
+        /// Breakers of DRY, [breakers].
+        dry_breakers: u64 as "const i32*",
+        /// The thinking budget of each request, [requests].
+        think_budget: u64 as "const i32*",
+        /// The tokens that start a thinking, [start_tokens].
+        think_start: u64 as "const i32*",
+        /// The tokens that end a thinking, [end_tokens].
+        think_end: u64 as "const i32*",
+        /// The tokens that are forced where a budget is used up, [forced_tokens].
+        think_forced: u64 as "const i32*",
+        /// The token that each row must take, [rows].
+        forced: u64 as "i32*",
         /// One word of flags.
         flags: u64 as "u32*",
         /// The number of requests.
@@ -111,7 +138,20 @@ launch_params! {
         class_words: u32,
         /// The number of slots of a block of `ranked`: the tokens that the block counts at a time.
         slots: u32,
-        reserved: u32,
+        /// The token of the first column.
+        first_token: u32,
+        /// The number of columns that stand for a token of the vocabulary.
+        columns: u32,
+        /// The number of breakers of DRY.
+        breakers: u32,
+        /// The number of tokens of `think_start`.
+        start_tokens: u32,
+        /// The number of tokens of `think_end`.
+        end_tokens: u32,
+        /// The number of tokens of `think_forced`.
+        forced_tokens: u32,
+        /// The type of logits, for kernels that have all types: 0 for f32, 1 for f16, 2 for bf16.
+        dtype: u32,
     }
 }
 
@@ -134,16 +174,21 @@ struct Layout {
 }
 
 impl Layout {
-    fn new(plan: &Plan, multiprocessors: usize) -> Self {
+    fn new(plan: &Plan, limits: &Limits) -> Self {
+        let multiprocessors = limits.multiprocessors as usize;
+        let is_dry = plan.dry.is_some();
+        let direct_word = if is_dry { DIRECT_DRY_WORD } else { DIRECT_WORD };
+        let room = (limits.shared as usize).saturating_sub(FIXED_SHARED) / direct_word;
+        let direct_words = DIRECT_WORDS.min(room / GROUP * GROUP);
         let rows = plan.rows().max(1);
-        let words = plan.vocab().div_ceil(WORD);
+        let words = plan.columns().div_ceil(WORD);
         // A row's tokens are divided between blocks while the device has room for more blocks.
         let room = (multiprocessors / rows).max(1);
         let blocks = room.min(plan.touched() / BLOCK_TOKENS).clamp(1, MAX_BLOCKS);
         let blocks = 1 << blocks.ilog2();
         let classes = |max: usize| blocks.max(words.div_ceil(max).next_power_of_two());
-        let is_direct = rows.saturating_mul(classes(DIRECT_WORDS)) <= multiprocessors;
-        let classes = classes(if is_direct { DIRECT_WORDS } else { RANKED_WORDS });
+        let is_direct = rows.saturating_mul(classes(direct_words)) <= multiprocessors;
+        let classes = classes(if is_direct { direct_words } else { RANKED_WORDS });
         let class_words = words.div_ceil(classes).next_multiple_of(GROUP);
         // The mean number of tokens of a class. A class with many more tokens is counted in several
         // windows of slots.
@@ -152,17 +197,23 @@ impl Layout {
         let slots = (mean + mean / 4 + WORD).min(class_words * WORD).min(MAX_SLOTS);
         let slot = if biases == 0 { SLOT } else { BIASED_SLOT };
         let shared = if is_direct {
-            class_words * DIRECT_WORD
+            class_words * direct_word
         } else {
-            class_words / GROUP * RANKED_GROUP + slots * slot
+            // With DRY, a slot has a byte more.
+            let bytes = if is_dry { slots.next_multiple_of(4) } else { 0 };
+            class_words / GROUP * RANKED_GROUP + slots * slot + bytes
         };
-        let threads = (plan.max_text() / AHEAD).max(1);
-        let max_threads = if is_direct { DIRECT_THREADS } else { RANKED_THREADS };
-        let threads = (1 << threads.ilog2()).clamp(MIN_THREADS, max_threads);
-        let mut shape = Shape::new(plan.rows() as u32, threads as u32).shared(shared as u32);
+        let threads = threads(plan, if is_direct { DIRECT_THREADS } else { RANKED_THREADS });
+        let mut shape = Shape::new(plan.rows() as u32, threads).shared(shared as u32);
         shape.grid[1] = classes.min(MAX_BLOCKS) as u32;
         Layout { is_direct, class_bits: classes.ilog2(), class_words, slots, shape }
     }
+}
+
+/// Threads of a block that has [`AHEAD`] tokens of a text in flight in each thread.
+fn threads(plan: &Plan, max: usize) -> u32 {
+    let threads = (plan.max_text() / AHEAD).max(1);
+    (1 << threads.ilog2()).clamp(MIN_THREADS, max) as u32
 }
 
 struct Prepared {
@@ -170,6 +221,8 @@ struct Prepared {
     plan: Plan,
     function: Function,
     layout: Layout,
+    /// The kernel of thinking budgets.
+    think: Option<Function>,
 }
 
 // SAFETY: the kernel keeps within what the plan describes, whatever the data.
@@ -185,13 +238,16 @@ unsafe impl Supports<AdjustLogits> for Cuda {
             DType::BF16 => "bf16",
             _ => "f32",
         };
-        let layout = Layout::new(plan, self.limits().multiprocessors as usize);
+        let layout = Layout::new(plan, self.limits());
         let kernels = if layout.is_direct { "direct" } else { "ranked" };
+        let form = if plan.dry.is_some() { "dry" } else { dtype };
+        let think = plan.think.map(|_| self.function(&KERNELS, "adjust_logits_think"));
         Ok(Box::new(Prepared {
             cuda: self.clone(),
             plan: plan.clone(),
-            function: self.function(&KERNELS, &format!("adjust_logits_{kernels}_{dtype}"))?,
+            function: self.function(&KERNELS, &format!("adjust_logits_{kernels}_{form}"))?,
             layout,
+            think: think.transpose()?,
         }))
     }
 }
@@ -208,7 +264,7 @@ unsafe impl Kernel<AdjustLogits> for Prepared {
         buffers: Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
-        let Prepared { cuda, plan, function, layout } = self;
+        let Prepared { cuda, plan, function, layout, think } = self;
         let drafts = plan.draft_tokens.map_or(DType::I32, |drafts| drafts.dtype);
         let no_stops = Matrix { dtype: DType::I32, rows: 0, cols: 0, row_stride: 0 };
         let stops = plan.stop_tokens.unwrap_or(no_stops);
@@ -232,6 +288,16 @@ unsafe impl Kernel<AdjustLogits> for Prepared {
             word_offsets: cuda.pointer(buffers.word_offsets)?,
             word_tokens: cuda.pointer(buffers.word_tokens)?,
             no_repeat_ngram: cuda.pointer(buffers.no_repeat_ngram)?,
+            dry_multiplier: cuda.pointer(buffers.dry_multiplier)?,
+            dry_base: cuda.pointer(buffers.dry_base)?,
+            dry_allowed_length: cuda.pointer(buffers.dry_allowed_length)?,
+            dry_range: cuda.pointer(buffers.dry_range)?,
+            dry_breakers: cuda.pointer(buffers.dry_breakers)?,
+            think_budget: cuda.pointer(buffers.think_budget)?,
+            think_start: cuda.pointer(buffers.think_start)?,
+            think_end: cuda.pointer(buffers.think_end)?,
+            think_forced: cuda.pointer(buffers.think_forced)?,
+            forced: cuda.pointer(buffers.forced)?,
             flags: cuda.pointer(buffers.flags)?,
             request_count: plan.requests() as u64,
             rows: plan.rows() as u32,
@@ -245,12 +311,28 @@ unsafe impl Kernel<AdjustLogits> for Prepared {
             class_bits: layout.class_bits,
             class_words: layout.class_words as u32,
             slots: layout.slots as u32,
-            reserved: 0,
+            first_token: plan.first_token() as u32,
+            columns: plan.columns().min(plan.vocab().saturating_sub(plan.first_token())) as u32,
+            breakers: plan.dry.map_or(0, |dry| dry.breakers as u32),
+            start_tokens: plan.think.map_or(0, |think| think.start as u32),
+            end_tokens: plan.think.map_or(0, |think| think.end as u32),
+            forced_tokens: plan.think.map_or(0, |think| think.forced as u32),
+            dtype: match plan.logits.dtype {
+                DType::F16 => 1,
+                DType::BF16 => 2,
+                _ => 0,
+            },
         };
         // SAFETY: `Params` is the kernel's, field by field; the buffers were checked against the
         // plan, and the kernel checks every token, offset, length and parent, which are data,
         // against the plan's sizes.
-        cuda.enqueue(stream, |queue| unsafe { queue.launch(function, layout.shape, &params) })
+        cuda.enqueue(stream, |queue| unsafe {
+            queue.launch(function, layout.shape, &params)?;
+            let Some(think) = think else { return Ok(()) };
+            // Both kernels read the texts, and only this one writes `forced`.
+            let shape = Shape::new(plan.rows() as u32, threads(plan, THINK_THREADS));
+            queue.launch_next(think, shape, &params)
+        })
     }
 }
 
@@ -271,7 +353,7 @@ mod tests {
                 [1, 40, 32_768, 128_256, 1 << 20, 1 << 28].map(move |vocab| (rows, max, vocab))
             })
         }) {
-            for biases in [0, 1000] {
+            for (biases, is_dry) in [(0, false), (1000, false), (0, true), (1000, true)] {
                 let of_request = TensorDesc::new(DType::F32, [rows]);
                 let mut tensors = operator.tensors(DType::BF16, rows, vocab, rows, max);
                 tensors = tensors.repetition(of_request);
@@ -282,14 +364,29 @@ mod tests {
                         .bias_tokens(of(DType::I32, biases))
                         .bias_values(of(DType::F32, biases));
                 }
+                if is_dry {
+                    let lengths = TensorDesc::new(DType::I32, [rows]);
+                    tensors = tensors
+                        .dry_multiplier(of_request)
+                        .dry_base(of_request)
+                        .dry_allowed_length(lengths);
+                }
                 let plan = operator.plan(&tensors).expect("a plan");
-                for multiprocessors in [1, 16, 132, 2000] {
-                    let layout = Layout::new(&plan, multiprocessors);
+                for (multiprocessors, shared) in
+                    [1, 16, 132, 2000].into_iter().flat_map(|m| [(m, 99), (m, 227)])
+                {
+                    let shared = shared * 1024;
+                    let limits =
+                        Limits { multiprocessors: multiprocessors as u32, shared, ..Limits::H100 };
+                    let layout = Layout::new(&plan, &limits);
                     let what = format!("{rows} x {max} of {vocab}, {multiprocessors}: {layout:?}");
                     let words = layout.class_words << layout.class_bits;
                     assert!(words * WORD >= vocab, "{what}");
                     assert!(layout.class_words.is_multiple_of(GROUP) && layout.slots > 0, "{what}");
-                    assert!(layout.shape.shared <= SHARED, "{what}");
+                    assert!(layout.shape.shared + FIXED_SHARED as u32 <= shared, "{what}");
+                    if !is_dry || !layout.is_direct {
+                        assert!(layout.shape.shared <= SHARED, "{what}");
+                    }
                     let [blocks, classes] = layout.shape.grid;
                     assert!(
                         classes.is_power_of_two() && classes <= 1 << layout.class_bits,

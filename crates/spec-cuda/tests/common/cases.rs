@@ -301,7 +301,8 @@ fn suffix_lookup(rng: &mut Rng) -> Case<SuffixLookup> {
         .output("next_sibling", DType::I32, &matrix_of(DRAFTS + 1))
 }
 
-/// Texts of a few hundred tokens with every penalty, more distinct ones than a small table holds.
+/// Texts of a few hundred tokens with every penalty, more distinct ones than a small table holds, and
+/// with a thinking budget, whose kernel follows.
 fn adjust_logits(rng: &mut Rng) -> Case<AdjustLogits> {
     const ROWS: usize = 40;
     const VOCAB: usize = 30_000;
@@ -316,7 +317,15 @@ fn adjust_logits(rng: &mut Rng) -> Case<AdjustLogits> {
         .input("repetition", vector(rng, ROWS, penalty))
         .input("frequency", vector(rng, ROWS, penalty))
         .input("presence", vector(rng, ROWS, penalty))
+        .input("dry_multiplier", vector(rng, ROWS, penalty))
+        .input("dry_base", vector(rng, ROWS, |r| 1.0 + r.unit()))
+        .input("dry_allowed_length", vector(rng, ROWS, below(2)))
         .input("no_repeat_ngram", vector(rng, ROWS, below(3)))
+        .input("think_budget", vector(rng, ROWS, below(MAX)))
+        .input("think_start", Tensor::vector(Vec::<i32>::new()))
+        .input("think_end", [-2i32])
+        .input("think_forced", [1i32, 2])
+        .output("forced", DType::I32, &[ROWS])
 }
 
 /// Texts that end now and then, by a stop token or their length.

@@ -69,3 +69,18 @@ fn repeats(text: Text, last: u32, row: u32, back: u32, count: u32) -> bool {
     }
     return true;
 }
+
+// How many of the tokens that end `back` before the last equal those that end the text, up to `max`.
+// The draft there is that of `row` of all rows, the last one that of `last`.
+fn match_length(text: Text, last: u32, row: u32, back: u32, max: u32) -> u32 {
+    var own = last;
+    var other = row;
+    for (var j = 0u; j < max; j++) {
+        if any(token_back(text, own, j) != token_back(text, other, back + j)) {
+            return j;
+        }
+        own = row_before(text, own, j);
+        other = row_before(text, other, back + j);
+    }
+    return max;
+}

@@ -13,6 +13,10 @@ struct Params {
     row1: u32,
     // Tokens of the vocabulary.
     vocab: u32,
+    // The token of the first column.
+    first_token: u32,
+    // Columns that stand for a token of the vocabulary.
+    columns: u32,
     // Requests.
     requests: u32,
     // Tokens of a row of `tokens`.
@@ -51,4 +55,12 @@ struct Params {
     word_tokens: u32,
     // 1 where bad words are looked for in the prompt too, else 0.
     words_in_prompt: u32,
+    // Breakers of DRY.
+    breakers: u32,
+    // Tokens of `think_start`.
+    start_tokens: u32,
+    // Tokens of `think_end`.
+    end_tokens: u32,
+    // Tokens of `think_forced`.
+    forced_tokens: u32,
 }

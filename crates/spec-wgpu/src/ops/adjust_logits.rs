@@ -6,7 +6,7 @@ use bytemuck::{Pod, Zeroable};
 use spec_conformance::launch_params::Header;
 use spec_core::launch_params;
 use spec_core::ops::AdjustLogits;
-use spec_core::ops::adjust_logits::{Buffers, Plan};
+use spec_core::ops::adjust_logits::{Buffers, MAX_MATCH, MAX_THINK_TOKENS, Plan};
 use spec_core::{DType, Error, Kernel, Matrix, Result, Status, Stream, Supports, ViewMut};
 
 use crate::Wgpu;
@@ -24,13 +24,16 @@ const ROW_THREADS: u64 = 64;
 /// Words of all tables that a thread clears.
 const CLEARED: u64 = 16;
 /// Words of a row's state and of a slot.
-const STATE: u64 = 16;
+const STATE: u64 = 20;
 const SLOT: u64 = 3;
+const DRY_SLOT: u64 = 4;
 /// Words of a workspace beyond which rows are adjusted in several windows.
 const MAX_WORDS: u64 = 1 << 25;
 /// Tokens of a text, or biases, that a thread compares in turn, four a turn, and rows that a
 /// thread climbs, one a turn: see the rules in [`super`].
 const MAX_TURNS: usize = 60_000;
+/// Tokens that a thread of a thinking budget compares, each in a turn, after it has climbed.
+const THINK_TURNS: usize = 4 * MAX_THINK_TOKENS;
 
 /// The arguments that are there.
 const HAS_REQUESTS: u32 = 1;
@@ -41,12 +44,15 @@ const HAS_PRESENCE: u32 = 16;
 const HAS_STOPS: u32 = 32;
 const HAS_NGRAM: u32 = 64;
 const HAS_FLAGS: u32 = 128;
+const HAS_RANGE: u32 = 256;
+const HAS_THINK: u32 = 512;
 
 struct Adjuster {
     gpu: Wgpu,
     plan: Plan,
-    /// Slots of a table, a power of two.
+    /// Slots of a table, a power of two, and words of a slot.
     slots: u64,
+    slot: u64,
     windows: Vec<Window>,
     clear: Program,
     open: Program,
@@ -55,7 +61,24 @@ struct Adjuster {
     favour: Option<Program>,
     stop: Option<Program>,
     ban: Option<Program>,
+    dry: Option<Dry>,
+    think: Option<Think>,
     finish: Program,
+}
+
+/// The passes of DRY.
+struct Dry {
+    weigh: Program,
+    limit: Option<Program>,
+    matches: Program,
+}
+
+/// The passes of a thinking budget.
+struct Think {
+    start: Option<Program>,
+    taken: Program,
+    over: Program,
+    write: Program,
 }
 
 // SAFETY: the kernel keeps within what the plan describes, whatever the data.
@@ -70,7 +93,7 @@ fn too_large(gpu: &Wgpu, plan: &Plan) -> Error {
         "adjust_logits: {} rows of {} logits with texts of up to {} tokens and {} biases are more \
          than bindings hold or a thread takes turns",
         plan.rows(),
-        plan.vocab(),
+        plan.columns(),
         plan.max_text(),
         plan.biases.unwrap_or(0),
     );
@@ -101,16 +124,23 @@ impl Adjuster {
         let climbed = plan.draft_tokens.map_or(0, |drafts| drafts.len);
         // One slot at least stays empty.
         let slots = (plan.touched() as u64 * 2 + 1).next_power_of_two();
-        let words = STATE + slots * SLOT;
+        let slot = if plan.dry.is_some() { DRY_SLOT } else { SLOT };
+        let words = STATE + slots * slot;
         let max_rows = gpu.window(4).min(MAX_WORDS.max(words)) / words;
-        let is_in_turns = compared <= 4 * MAX_TURNS && climbed <= MAX_TURNS;
+        // A thread of DRY also compares a sequence, and a token with the breakers, four a turn.
+        let breakers = plan.dry.map_or(0, |dry| MAX_MATCH + dry.breakers / 4);
+        let listed = plan.think.map_or(0, |_| THINK_TURNS);
+        let is_in_turns = compared <= 4 * MAX_TURNS && climbed + breakers.max(listed) <= MAX_TURNS;
         if !is_in_turns || max_rows == 0 || !fit_bindings(gpu, plan) {
             return Err(too_large());
         }
         let windows = gpu.windows(&[plan.logits], usize::MAX).ok_or_else(too_large)?;
         let max_rows = usize::try_from(max_rows).unwrap_or(usize::MAX);
         let windows = windows.iter().flat_map(|window| window.parts(max_rows)).collect();
-        let program = |entry, bindings: &[Access]| gpu.program(&SHADER, entry, bindings, &[]);
+        let slot_words = [("SLOT", slot as u32)];
+        let slot_words: &[_] = if slot == SLOT { &[] } else { &slot_words };
+        let program =
+            |entry, bindings: &[Access]| gpu.program(&SHADER, entry, bindings, slot_words);
         let optional = |wanted: bool, entry, bindings: &[Access]| {
             wanted.then(|| program(entry, bindings)).transpose()
         };
@@ -118,10 +148,27 @@ impl Adjuster {
         let finish = [Write, Write, Read, Read, Read, Write];
         let reads = plan.penalises() || plan.no_repeat_ngram;
         let reading = [Write, Read, Read, Read, Read, Read, Read];
+        let dry = |dry: spec_core::ops::adjust_logits::Dry| -> Result<Dry> {
+            Ok(Dry {
+                weigh: program("dry_weigh", &reading[..5])?,
+                limit: optional(dry.breakers > 0, "dry_limit", &reading[..5])?,
+                matches: program("dry_match", &reading[..5])?,
+            })
+        };
+        let think = |think: spec_core::ops::adjust_logits::Think| -> Result<Think> {
+            let writing = [Write, Read, Read, Read, Read, Read, Write];
+            Ok(Think {
+                start: optional(think.start > 0, "think_start", &reading)?,
+                taken: program("think_taken", &reading)?,
+                over: program("think_over", &reading)?,
+                write: program("think_write", &writing)?,
+            })
+        };
         Ok(Adjuster {
             gpu: gpu.clone(),
             plan: plan.clone(),
             slots,
+            slot,
             windows,
             clear: program("clear", &[Write])?,
             open: program("open", &reading[..5])?,
@@ -130,7 +177,9 @@ impl Adjuster {
             favour: optional(plan.biases.is_some(), "favour", &reading[..4])?,
             stop: optional(plan.stop_tokens.is_some(), "stop", &reading[..2])?,
             ban: optional(plan.words.is_some(), "ban", &reading)?,
-            finish: gpu.program(&SHADER, "finish", &finish, &[float])?,
+            dry: plan.dry.map(dry).transpose()?,
+            think: plan.think.map(think).transpose()?,
+            finish: gpu.program(&SHADER, "finish", &finish, &[&[float], slot_words].concat())?,
         })
     }
 
@@ -155,6 +204,8 @@ impl Adjuster {
             (plan.stop_tokens.is_some(), HAS_STOPS),
             (plan.no_repeat_ngram, HAS_NGRAM),
             (flags, HAS_FLAGS),
+            (plan.dry.is_some_and(|dry| dry.range), HAS_RANGE),
+            (plan.think.is_some(), HAS_THINK),
         ];
         given.iter().filter(|(there, _)| *there).fold(0, |has, (_, bit)| has | bit)
     }
@@ -168,13 +219,15 @@ impl Adjuster {
             row0: window.rows.start as u32,
             row1: window.rows.end as u32,
             vocab: plan.vocab() as u32,
+            first_token: plan.first_token() as u32,
+            columns: plan.columns().min(plan.vocab().saturating_sub(plan.first_token())) as u32,
             requests: plan.requests() as u32,
             max_length: plan.tokens.cols as u32,
             has: self.has(flags),
             chunks: self.chunks() as u32,
             slots: self.slots as u32,
             tables: tables as u32,
-            table_words: (window.rows.len() as u64 * self.slots * SLOT) as u32,
+            table_words: (window.rows.len() as u64 * self.slots * self.slot) as u32,
             logits_stride: window.stride(&plan.logits),
             tokens_stride: plan.tokens.row_stride as u32,
             token_words: words(plan.tokens.dtype),
@@ -187,6 +240,10 @@ impl Adjuster {
             words: plan.words.map_or(0, |words| words.count as u32),
             word_tokens: plan.words.map_or(0, |words| words.tokens as u32),
             words_in_prompt: u32::from(plan.params.bad_words_in_prompt),
+            breakers: plan.dry.map_or(0, |dry| dry.breakers as u32),
+            start_tokens: plan.think.map_or(0, |think| think.start as u32),
+            end_tokens: plan.think.map_or(0, |think| think.end as u32),
+            forced_tokens: plan.think.map_or(0, |think| think.forced as u32),
         }
     }
 }
@@ -194,7 +251,7 @@ impl Adjuster {
 // SAFETY: as above.
 unsafe impl Kernel<AdjustLogits> for Adjuster {
     fn workspace_size(&self) -> usize {
-        (self.rows() * (STATE + self.slots * SLOT) * 4) as usize
+        (self.rows() * (STATE + self.slots * self.slot) * 4) as usize
     }
 
     unsafe fn launch(
@@ -228,6 +285,19 @@ unsafe impl Kernel<AdjustLogits> for Adjuster {
             gpu.optional(&b.word_offsets)?,
             gpu.optional(&b.word_tokens)?,
         ];
+        let [multiplier, base, allowed] = [
+            gpu.optional(&b.dry_multiplier)?,
+            gpu.optional(&b.dry_base)?,
+            gpu.optional(&b.dry_allowed_length)?,
+        ];
+        let [range, breakers] = [gpu.optional(&b.dry_range)?, gpu.optional(&b.dry_breakers)?];
+        let [budget, starts, ends, closing] = [
+            gpu.optional(&b.think_budget)?,
+            gpu.optional(&b.think_start)?,
+            gpu.optional(&b.think_end)?,
+            gpu.optional(&b.think_forced)?,
+        ];
+        let forced = gpu.optional_mut(b.forced)?;
         let has_flags = b.flags.is_some();
         let flags = gpu.optional_mut(b.flags)?;
         gpu.record("adjust_logits", stream, |r| {
@@ -256,6 +326,27 @@ unsafe impl Kernel<AdjustLogits> for Adjuster {
                     let words = [work, tokens, drafts, parents, bad, word_offsets, words];
                     r.dispatch(ban, &words, &params, rows)?;
                 }
+                if let Some(dry) = &self.dry {
+                    let penalties = [work, multiplier, base, allowed, range];
+                    r.dispatch(&dry.weigh, &penalties, &params, blocks)?;
+                    let text = [work, tokens, drafts, parents, breakers];
+                    if let Some(limit) = &dry.limit {
+                        r.dispatch(limit, &text, &params, rows)?;
+                    }
+                    r.dispatch(&dry.matches, &text, &params, rows * self.chunks())?;
+                }
+                if let Some(think) = &self.think {
+                    let text = |list, other| [work, tokens, drafts, parents, budget, list, other];
+                    let nothing = Region::nothing;
+                    if let Some(start) = &think.start {
+                        let text = text(starts, nothing());
+                        r.dispatch(start, &text, &params, rows * self.chunks())?;
+                    }
+                    r.dispatch(&think.taken, &text(closing, nothing()), &params, rows)?;
+                    let both = text(ends, closing);
+                    r.dispatch(&think.over, &both, &params, rows * self.chunks())?;
+                    r.dispatch(&think.write, &text(closing, forced), &params, blocks)?;
+                }
                 let logits = window.of(&self.plan.logits, logits);
                 let last = [work, logits, offsets, biased, values, flags];
                 r.dispatch(&self.finish, &last, &params, rows * self.slots.div_ceil(THREADS))?;
@@ -276,6 +367,10 @@ launch_params! {
         row1: u32,
         /// Tokens of the vocabulary.
         vocab: u32,
+        /// The token of the first column.
+        first_token: u32,
+        /// Columns that stand for a token of the vocabulary.
+        columns: u32,
         /// Requests.
         requests: u32,
         /// Tokens of a row of `tokens`.
@@ -314,6 +409,14 @@ launch_params! {
         word_tokens: u32,
         /// 1 where bad words are looked for in the prompt too, else 0.
         words_in_prompt: u32,
+        /// Breakers of DRY.
+        breakers: u32,
+        /// Tokens of `think_start`.
+        start_tokens: u32,
+        /// Tokens of `think_end`.
+        end_tokens: u32,
+        /// Tokens of `think_forced`.
+        forced_tokens: u32,
     }
 }
 
