@@ -131,9 +131,9 @@ fn decode(
     let n = if sharing == Sharing::Equal { budget / batch } else { CANDIDATES };
     let (rows, nodes) = (batch + budget, n + 1);
     let mut operators = Operators::new(handle, batch, n, rows)?;
-    let mut tokens = vec![-1; batch * MAX];
+    let mut tokens = vec![-1_i32; batch * MAX];
     for (row, request) in tokens.chunks_mut(MAX).zip(requests) {
-        row.iter_mut().zip(request.prompt.bytes()).for_each(|(to, from)| *to = from.into());
+        row.iter_mut().zip(request.prompt.bytes()).for_each(|(to, from)| *to = i32::from(from));
     }
     let lengths: Vec<i32> = requests.iter().map(|request| request.prompt.len() as i32).collect();
     let last = requests
@@ -141,7 +141,7 @@ fn decode(
         .map(|request| i32::from(request.prompt.as_bytes()[request.prompt.len() - 1]));
     let (mut tokens, mut lengths) = (handle.upload(&tokens)?, handle.upload(&lengths)?);
     let mut last_tokens = handle.upload(&last.collect::<Vec<i32>>())?;
-    let mut finished = handle.upload(&vec![0; batch])?;
+    let mut finished = handle.upload(&vec![0_i32; batch])?;
     let stop_tokens = handle.upload(&vec![END; batch])?;
     let budget = handle.upload(&[budget as i32])?;
     let mut trust = vec![1.0_f32; batch];
