@@ -17,5 +17,6 @@ mod handles;
 mod prompt_lookup;
 mod rejection_sample;
 mod sampling;
+mod shards;
 mod snapshots;
 mod topk_router;

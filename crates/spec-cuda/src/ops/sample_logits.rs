@@ -315,6 +315,9 @@ impl Prepared {
 // SAFETY: the kernels access only the memory that the plan describes, whatever the data.
 unsafe impl Supports<SampleLogits> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<SampleLogits>>> {
+        if plan.by_column() || plan.largest {
+            return Err(Error::not_implemented(self.device(), "sample_logits by columns"));
+        }
         Ok(Box::new(Prepared::new(self, plan)?))
     }
 }

@@ -100,6 +100,9 @@ struct Sampler {
 // SAFETY: the kernel keeps within the buffers and the workspace of the plan, whatever the data.
 unsafe impl Supports<SampleLogits> for Wgpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<SampleLogits>>> {
+        if plan.by_column() || plan.largest {
+            return Err(self.error(Status::NotImplemented, "sample_logits by columns".to_owned()));
+        }
         Ok(Box::new(Sampler::new(self, plan)?))
     }
 }
