@@ -17,7 +17,8 @@ struct Columns {
 fn logits() -> Vec<f32> {
     let mut state = 1u64;
     let mut next = move || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 40) as f32 / (1 << 24) as f32
     };
     let row_of = |row: usize, next: &mut dyn FnMut() -> f32| -> Vec<f32> {
