@@ -63,8 +63,12 @@ mod tests {
     use super::*;
 
     /// Headers of further kernels, beside the header that each operator has.
-    const FURTHER: [Header; 3] =
-        [indexer_topk::GATHER_HEADER, moe_align_layout::HEADER, unique_inverse::HEADER];
+    const FURTHER: [Header; 3] = [
+        indexer_topk::GATHER_HEADER,
+        moe_align_layout::HEADER,
+        sample_logits::COLUMNS_HEADER,
+        unique_inverse::HEADER,
+    ];
 
     #[test]
     fn launch_params_are_those_of_the_kernels() {
