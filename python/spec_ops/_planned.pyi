@@ -95,16 +95,19 @@ class AdjustLogits(Planned):
 
 class SampleLogits(Planned):
     def __init__(
-        self, *, min_p_first: bool = False, n: int | None = None, top: int | None = None
+        self, *, min_p_first: bool = False, first_token: int = 0, n: int | None = None,
+        top: int | None = None, kept: int | None = None
     ) -> None: ...
     def plan(
         self, logits: Array, positions: Array, temperature: Array | float, seeds: Array | int,
         *, top_k: Array | int | None = None, top_p: Array | float | None = None,
         min_p: Array | float | None = None, requests: Array | None = None,
-        mask: Array | None = None, probs: bool = False, logprobs: bool = False,
+        mask: Array | None = None, token_ids: Array | None = None, maxima: Array | None = None,
+        forced: Array | None = None, probs: bool = False, logprobs: bool = False,
         processed_logprobs: bool = False, ranks: bool = False, top_tokens: bool = False,
-        top_logprobs: bool = False, row_flags: bool = False, flags: Array | None = None,
-        out: Sequence[Array | None] | None = None
+        top_logprobs: bool = False, row_flags: bool = False, winners: bool = False,
+        kept_tokens: bool = False, kept_counts: bool = False, largest: bool = False,
+        flags: Array | None = None, out: Sequence[Array | None] | None = None
     ) -> Plan: ...
 
 class NgramMatch(Planned):

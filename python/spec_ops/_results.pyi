@@ -52,7 +52,9 @@ class SampleLogitsResult(NamedTuple):
     """Of :func:`sample_logits`: ``tokens`` [rows] or [rows, n], ``probs`` [rows, vocab] or
     None, ``logprobs`` [rows] or [rows, n] or None, ``processed_logprobs`` [rows] or [rows, n]
     or None, ``ranks`` [rows] or [rows, n] or None, ``top_tokens`` [rows, top] or None,
-    ``top_logprobs`` [rows, top] or None, ``row_flags`` [rows] or None."""
+    ``top_logprobs`` [rows, top] or None, ``row_flags`` [rows] or None, ``winners`` [rows] or
+    None, ``kept_tokens`` [rows, kept] or None, ``kept_counts`` [rows] or None, ``largest``
+    [rows] or None."""
 
     tokens: Array
     probs: Array | None
@@ -62,6 +64,10 @@ class SampleLogitsResult(NamedTuple):
     top_tokens: Array | None
     top_logprobs: Array | None
     row_flags: Array | None
+    winners: Array | None
+    kept_tokens: Array | None
+    kept_counts: Array | None
+    largest: Array | None
 
 class PromptLookupResult(NamedTuple):
     """Of :func:`prompt_lookup`: ``drafts`` [batch, max_draft], ``counts`` [batch] or [batch,

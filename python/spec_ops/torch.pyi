@@ -6,6 +6,7 @@ from typing import Any, Literal
 from . import _results as results
 from ._native import Plan
 from ._results import Array
+from ._torch_shards import sample_sharded as sample_sharded
 
 __all__ = [
     "topk_router",
@@ -24,6 +25,7 @@ __all__ = [
     "indexer_topk",
     "hot_slots",
     "unique",
+    "sample_sharded",
 ]
 
 def topk_router(
@@ -74,11 +76,14 @@ def adjust_logits(
 
 def sample_logits(
     logits: Array, positions: Array, temperature: Array, seeds: Array, *,
-    min_p_first: bool = False, n: int | None = None, top: int | None = None,
-    top_k: Array | None = None, top_p: Array | None = None, min_p: Array | None = None,
-    requests: Array | None = None, mask: Array | None = None, probs: bool = False,
-    logprobs: bool = False, processed_logprobs: bool = False, ranks: bool = False,
-    top_tokens: bool = False, top_logprobs: bool = False, row_flags: bool = False,
+    min_p_first: bool = False, first_token: int = 0, n: int | None = None,
+    top: int | None = None, kept: int | None = None, top_k: Array | None = None,
+    top_p: Array | None = None, min_p: Array | None = None, requests: Array | None = None,
+    mask: Array | None = None, token_ids: Array | None = None, maxima: Array | None = None,
+    forced: Array | None = None, probs: bool = False, logprobs: bool = False,
+    processed_logprobs: bool = False, ranks: bool = False, top_tokens: bool = False,
+    top_logprobs: bool = False, row_flags: bool = False, winners: bool = False,
+    kept_tokens: bool = False, kept_counts: bool = False, largest: bool = False,
     flags: Array | None = None
 ) -> results.SampleLogitsResult:
     """As :func:`spec_ops.sample_logits`, under `torch.compile` too."""

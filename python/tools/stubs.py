@@ -109,7 +109,8 @@ def torch():
     from spec_ops._contract import OPERATORS
 
     text = HEAD.format("The operators as operators of torch")
-    text += listed(OPERATORS)
+    text += "from ._torch_shards import sample_sharded as sample_sharded\n"
+    text += listed([*OPERATORS, "sample_sharded"])
     for name, contract in OPERATORS.items():
         by_position, by_name = _signatures.arrays(contract, numbers=False)
         options = _signatures.options(contract) + _signatures.extents(contract)

@@ -19,5 +19,6 @@ mod hot_slots;
 mod prompt_lookup;
 mod rejection_sample;
 mod sampling;
+mod shards;
 mod snapshots;
 mod topk_router;

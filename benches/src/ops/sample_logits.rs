@@ -35,16 +35,33 @@ enum Wants {
     Processed,
     /// A token and the distribution that it was drawn from.
     Probs,
+    /// A token of a draft head whose columns stand for other tokens.
+    TokenIds,
+    /// The winner among a rank's columns, where the largest logit over all ranks is known.
+    Winners,
+    /// The largest logit of a rank's columns.
+    Largest,
+    /// The log-probability of a given token.
+    Forced,
+    /// A token, and the first 64 of those from which it was drawn.
+    Kept,
 }
 
-const WANTS: [(&str, Wants); 6] = [
+const WANTS: [(&str, Wants); 11] = [
     ("token", Wants::Token),
     ("n-4", Wants::Four),
     ("logprobs", Wants::Logprobs),
     ("top-logprobs-20", Wants::TopLogprobs),
     ("processed-logprobs", Wants::Processed),
     ("probs", Wants::Probs),
+    ("token-ids", Wants::TokenIds),
+    ("winners", Wants::Winners),
+    ("largest", Wants::Largest),
+    ("forced-logprobs", Wants::Forced),
+    ("kept-64", Wants::Kept),
 ];
+/// How many of these are of whole rows without forced tokens or kept tokens.
+const OF_ROWS: usize = 6;
 
 /// The filters of the requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -147,11 +164,24 @@ impl Measured for SampleLogits {
             for dtype in [DType::F32, DType::BF16] {
                 let plain = Shape { dtype, ..row(rows, vocab, Filter::Plain) };
                 table.push(Entry::plain(Shape { filter: Filter::MinP, ..plain }));
-                let wants =
-                    WANTS.iter().map(|&(_, wants)| wants).filter(|&wants| wants != Wants::Token);
+                let wants = WANTS[..OF_ROWS].iter().map(|&(_, wants)| wants);
+                let wants = wants.filter(|&wants| wants != Wants::Token);
                 table.extend(wants.map(|wants| Entry::plain(Shape { wants, ..plain })));
             }
         }
+        // Goals in microseconds beside those above: ids cost 1, 2 and 6 more, winners 0.3, and kept
+        // tokens 3.
+        for (rows, vocab, ids, winners) in
+            [(1, 151_936, 7.5, 6.8), (32, 128_256, 11.0, 9.3), (256, 128_256, 46.0, 40.3)]
+        {
+            let wants = |wants| Shape { wants, ..row(rows, vocab, Filter::Plain) };
+            table.push(Entry::goal(wants(Wants::TokenIds), ids));
+            table.push(Entry::goal(wants(Wants::Winners), winners));
+            table.push(Entry::plain(wants(Wants::Largest)));
+            table.push(Entry::plain(wants(Wants::Forced)));
+        }
+        let kept = Shape { wants: Wants::Kept, ..row(32, 128_256, Filter::TopKTopP) };
+        table.push(Entry::goal(kept, 17.0));
         table
     }
 
@@ -209,6 +239,8 @@ where
     let Shape { rows, vocab, filter, logits, wants, .. } = *shape;
     let seed = seed(&[rows, vocab]);
     let mut values = random(seed, rows * vocab, |rng| narrow(logits.draw(rng)));
+    // The largest logit over all ranks: a little above the largest of normal logits.
+    let maxima = vec![16.0_f32; rows];
     if logits == Logits::Peak {
         values.iter_mut().skip(vocab / 3).step_by(vocab).for_each(|x| *x = narrow(60.0));
     }
@@ -238,6 +270,7 @@ where
     }
     let case = match wants {
         Wants::Four => case.output("tokens", DType::I32, &[rows, 4]),
+        Wants::Largest => case.output("tokens", DType::I32, &[rows, 0]),
         _ => case.output("tokens", DType::I32, &[rows]),
     };
     let case = match wants {
@@ -249,6 +282,24 @@ where
             "top_logprobs",
             DType::F32,
             &[rows, 20],
+        ),
+        Wants::TokenIds => {
+            // In order, with gaps.
+            let ids: Vec<i32> = (0..vocab as i32).map(|column| column + column / 3).collect();
+            case.input("token_ids", Tensor::vector(ids))
+        }
+        Wants::Winners => {
+            case.input("maxima", Tensor::vector(maxima)).output("winners", DType::I64, &[rows])
+        }
+        Wants::Largest => case.output("largest", DType::F32, &[rows]),
+        Wants::Forced => {
+            let forced: Vec<i32> = (0..rows).map(|_| rng.below(vocab) as i32).collect();
+            case.input("forced", Tensor::vector(forced)).output("logprobs", DType::F32, &[rows])
+        }
+        Wants::Kept => case.output("kept_tokens", DType::I32, &[rows, 64]).output(
+            "kept_counts",
+            DType::I32,
+            &[rows],
         ),
     };
     let rotated = SampleLogits::memory(shape) > CACHE;

@@ -1824,6 +1824,11 @@ typedef struct {
      * Default: false.
      */
     uint64_t min_p_first;
+    /**
+     * The token that column 0 stands for; column `c` stands for `first_token + c`.
+     * Default: 0.
+     */
+    int64_t first_token;
 } spec_sample_logits_params;
 
 /**
@@ -1880,14 +1885,14 @@ typedef struct {
      */
     spec_tensor requests;
     /**
-     * `[rows, ceil(vocab / 32)]`, i32: read, optional.
+     * `[rows, words]`, i32: read, optional.
      * Bit `v % 32` of word `v / 32` is set where a row may choose token `v`.
      */
     spec_tensor mask;
     /**
      * `[rows] or [rows, n]`, i32 or u32 or i64: written.
      * The tokens chosen: one for each row, or the first `n`, at most 64, in the order in
-     * which they finish, then -1.
+     * which they finish, then -1. None, `[rows, 0]`, with `largest`.
      */
     spec_tensor tokens;
     /**
@@ -1905,7 +1910,8 @@ typedef struct {
     /**
      * `[1]`, u32: changed in place, optional.
      * Bits for bad data, OR-ed into the word's previous value: 1 a logit that is not finite or
-     * a row without a token, 4 a bad parameter or request.
+     * a row without a token, 2 an id or a forced token out of range, 4 a bad parameter, request
+     * or maximum.
      */
     spec_tensor flags;
     /**
@@ -1936,6 +1942,44 @@ typedef struct {
      * OR-ed.
      */
     spec_tensor row_flags;
+    /**
+     * `[vocab] or [rows, vocab]`, i32 or i64: read, optional.
+     * The token that each column stands for, of all rows or of each; -1: none.
+     */
+    spec_tensor token_ids;
+    /**
+     * `[rows]`, f32: read, optional.
+     * The largest logit of each row among the columns of all ranks, `largest` of the ranks
+     * after an all-reduce MAX.
+     */
+    spec_tensor maxima;
+    /**
+     * `[rows]`, i32: read, optional.
+     * A token that each row takes instead of a drawn one; -1: none.
+     */
+    spec_tensor forced;
+    /**
+     * `[rows]`, i64 or u64: written, optional.
+     * The time of each row's token and the token, as a number whose minimum over the ranks is
+     * that of the whole row: `place << 32 | token`.
+     */
+    spec_tensor winners;
+    /**
+     * `[rows, kept]`, i32: written, optional.
+     * The tokens of each row that race, at most 4096, in the order of their columns, then -1.
+     */
+    spec_tensor kept_tokens;
+    /**
+     * `[rows]`, i32: written, optional.
+     * How many tokens of each row race.
+     */
+    spec_tensor kept_counts;
+    /**
+     * `[rows]`, f32: written, optional.
+     * The largest logit of each row that the mask allows. A call with this output draws no
+     * token and has no other output.
+     */
+    spec_tensor largest;
 } spec_sample_logits_tensors;
 
 /**
@@ -1979,7 +2023,7 @@ typedef struct {
      */
     const void *requests;
     /**
-     * `[rows, ceil(vocab / 32)]`, i32: read, optional.
+     * `[rows, words]`, i32: read, optional.
      */
     const void *mask;
     /**
@@ -2018,6 +2062,34 @@ typedef struct {
      * `[rows]`, u32: written, optional.
      */
     void *row_flags;
+    /**
+     * `[vocab] or [rows, vocab]`, i32 or i64: read, optional.
+     */
+    const void *token_ids;
+    /**
+     * `[rows]`, f32: read, optional.
+     */
+    const void *maxima;
+    /**
+     * `[rows]`, i32: read, optional.
+     */
+    const void *forced;
+    /**
+     * `[rows]`, i64 or u64: written, optional.
+     */
+    void *winners;
+    /**
+     * `[rows, kept]`, i32: written, optional.
+     */
+    void *kept_tokens;
+    /**
+     * `[rows]`, i32: written, optional.
+     */
+    void *kept_counts;
+    /**
+     * `[rows]`, f32: written, optional.
+     */
+    void *largest;
 } spec_sample_logits_buffers;
 
 /**
@@ -2036,7 +2108,10 @@ typedef struct {
  * - `top_p` `[requests]`, f32: read, optional.
  * - `min_p` `[requests]`, f32: read, optional.
  * - `requests` `[rows]`, i32 or u32 or i64: read, optional.
- * - `mask` `[rows, ceil(vocab / 32)]`, i32: read, optional.
+ * - `mask` `[rows, words]`, i32: read, optional.
+ * - `token_ids` `[vocab] or [rows, vocab]`, i32 or i64: read, optional.
+ * - `maxima` `[rows]`, f32: read, optional.
+ * - `forced` `[rows]`, i32: read, optional.
  * - `tokens` `[rows] or [rows, n]`, i32 or u32 or i64: written.
  * - `probs` `[rows, vocab]`, f32: written, optional.
  * - `logprobs` `[rows] or [rows, n]`, f32: written, optional.
@@ -2044,6 +2119,10 @@ typedef struct {
  * - `ranks` `[rows] or [rows, n]`, i32: written, optional.
  * - `top_tokens` `[rows, top]`, i32: written, optional.
  * - `top_logprobs` `[rows, top]`, f32: written, optional.
+ * - `winners` `[rows]`, i64 or u64: written, optional.
+ * - `kept_tokens` `[rows, kept]`, i32: written, optional.
+ * - `kept_counts` `[rows]`, i32: written, optional.
+ * - `largest` `[rows]`, f32: written, optional.
  * - `row_flags` `[rows]`, u32: written, optional.
  * - `flags` `[1]`, u32: changed in place, optional.
  *

@@ -78,8 +78,9 @@ impl Scale {
         self.max
     }
 
+    /// The weight of a logit.
     #[inline(always)]
-    fn weight(self, x: f32) -> f32 {
+    pub(crate) fn weight(self, x: f32) -> f32 {
         sampling::weight(x, self.max, self.inverse)
     }
 }

@@ -6,6 +6,7 @@
 //!include sampling_levels
 //!include sampling_cut
 //!include sampling_draw
+//!include sampling_columns
 // sample_logits: the next tokens of each row of logits.
 //
 // Passes, each its own dispatches; no workgroup ever waits for another:
@@ -32,6 +33,10 @@
 // * `sum`      a workgroup per chunk: the sum of the remaining weights.
 // * `total`    a workgroup per row: the sum over all chunks of the row.
 // * `write_probs`a workgroup per chunk: the probabilities.
+//
+// Rows by columns (include/sampling_columns.wgsl) have three more passes: `columns` before `scan`, which
+// copies the row, `race_columns` behind the race, and `name_columns` behind the reports. A call for
+// the largest logits alone has `columns`, `scan`, `open` and `write_largest`.
 //
 // The passes between `open` and the race serve top-k and top-p alone; for a row that has neither,
 // their workgroups return at once. The passes behind the race serve the outputs that need the sum
@@ -78,6 +83,9 @@ var<workgroup> shared_pair: vec2<u32>;
 // ---- entries ----------------------------------------------------------------
 
 fn allowed_word(row: u32, word: u32) -> u32 {
+    if COLUMNS == 1u {
+        return work[allowed_at(row) + word];
+    }
     return mask[params.at.b4 + (row - params.row0) * params.mask_stride + word];
 }
 
@@ -349,13 +357,27 @@ fn scan(
             work[maxima_at(row) + tile + thread] = max(key_of_order(largest), lowest);
             if separate {
                 let raw = key_of_order(atomicLoad(&group_raw[thread]));
-                work[raw_maxima_at(row) + tile + thread] = max(raw, lowest);
+                // A group of columns that stand for no tokens has no key.
+                work[raw_maxima_at(row) + tile + thread] = max(raw, lowest * least_order());
             }
         }
     }
-    if seen.odd || seen.least < LOWEST_KEY {
+    // `columns` has looked at the logits of a copied row.
+    if COLUMNS == 0u && (seen.odd || seen.least < LOWEST_KEY) {
         raise(row, NON_FINITE);
     }
+}
+
+// The key of the largest logit over all ranks, where `own` is that of the row. A number that cannot be
+// it is left out, with a flag.
+fn given_largest(row: u32, own: u32) -> u32 {
+    let bits = load(row, GIVEN);
+    let key = sort_key(bits);
+    if is_nan(bits) || key < own {
+        store(row, FOUND, load(row, FOUND) | BAD_LENGTHS);
+        return own;
+    }
+    return key;
 }
 
 @compute @workgroup_size(WIDE)
@@ -373,6 +395,9 @@ fn open(
         if thread == 0u {
             store(row, TOKEN, NONE);
             store(row, FATE, FATE_CERTAIN);
+            if COLUMNS == 1u {
+                store(row, PLACE, PLACE_PADDING);
+            }
         }
         return;
     }
@@ -394,6 +419,9 @@ fn open(
     workgroupBarrier();
     if thread == 0u {
         shared_word = atomicLoad(&shared_key);
+        if COLUMNS == 1u && has(HAS_MAXIMA) {
+            shared_word = given_largest(row, shared_word);
+        }
     }
     let largest = workgroupUniformLoad(&shared_word);
     let none = largest <= LOWEST_KEY;
@@ -412,11 +440,21 @@ fn open(
     }
     if thread == 0u {
         let token = atomicLoad(&shared_index);
-        let fate = select(load(row, FATE), FATE_CERTAIN, none);
+        var fate = select(load(row, FATE), FATE_CERTAIN, none);
         store(row, LARGEST, largest);
         store(row, RAW_LARGEST, atomicLoad(&shared_raw));
         // Bits of a mask's last word that lie beyond the vocabulary stand for no token.
         store(row, TOKEN, select(0u, token, token < params.vocab));
+        if COLUMNS == 1u {
+            let is_elsewhere = fate == FATE_GREEDY && atomicLoad(&shared_key) < largest;
+            let has_nothing = is_elsewhere || (none && token == NONE);
+            store(row, PLACE, select(PLACE_CERTAIN, PLACE_NOTHING, has_nothing));
+            if is_elsewhere {
+                // Another rank has the largest logit.
+                store(row, TOKEN, NONE);
+                fate = FATE_CERTAIN;
+            }
+        }
         store(row, FATE, fate);
         let found = select(load(row, FOUND), NON_FINITE, none);
         if found != 0u {

@@ -172,7 +172,7 @@ fn summarize(
         let column = pair_at(group, lane).x;
         var orders = vec2(0u);
         if group * 64u + 64u <= end {
-            orders = max(orders_of(pair_of(row, column)), vec2(1u));
+            orders = max(orders_of(pair_of(row, column)), vec2(least_order()));
         } else {
             orders = last_orders(row, column, end);
         }
@@ -254,13 +254,19 @@ fn conclude(
         for (var place = 0u; there && place <= places[thread]; place++) {
             rank += atomicLoad(&counts[place]);
         }
+        // A column that stands for no token has no rank.
+        if COLUMNS == 1u && there && logit(row, work[drawn_at(row) + thread]) == ABSENT {
+            rank = 0u;
+        }
         ranks[params.at.b2 + at * params.ranks_stride + thread] = rank;
     }
     if has(HAS_PROCESSED) {
         var value = negative_infinity();
+        // What a row draws from may lack a forced column.
+        let lacking = COLUMNS == 1u && is_forced(row) && load(row, FORCED_KEPT) == 0u;
         if load(row, FATE) != FATE_DRAWN {
-            value = select(value, 0.0f, thread == 0u && there);
-        } else if there {
+            value = select(value, 0.0f, thread == 0u && there && !lacking);
+        } else if there && !lacking {
             // The mask allows every drawn token.
             value = exponent(scale_of(row), key) - logarithm(load_pair(row, SUM));
         }
@@ -281,7 +287,11 @@ fn likeliest_key(token: u32) -> u32 {
     if token >= params.vocab {
         return 0u;
     }
-    return sort_key(logit(reported, token));
+    let bits = logit(reported, token);
+    if COLUMNS == 1u && bits == ABSENT {
+        return 0u;
+    }
+    return sort_key(bits);
 }
 
 @compute @workgroup_size(WIDE)
@@ -303,7 +313,10 @@ fn top(
         return;
     }
     if has(HAS_TOP_TOKENS) {
-        let token = select(NONE, likeliest_tokens[thread], thread < size);
+        var token = select(NONE, likeliest_tokens[thread], thread < size);
+        if COLUMNS == 1u {
+            token = named(reported, token);
+        }
         top_tokens[params.at.b6 + job * params.top_tokens_stride + thread] = token;
     }
     if has(HAS_TOP_LOGPROBS) {

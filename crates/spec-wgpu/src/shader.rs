@@ -71,6 +71,7 @@ const INCLUDES: &[Include] = &[
     ("race_first", include_str!("../shaders/include/race_first.wgsl")),
     ("race_many", include_str!("../shaders/include/race_many.wgsl")),
     ("recovery", include_str!("../shaders/include/recovery.wgsl")),
+    ("sampling_columns", include_str!("../shaders/include/sampling_columns.wgsl")),
     ("sampling_cut", include_str!("../shaders/include/sampling_cut.wgsl")),
     ("sampling_draw", include_str!("../shaders/include/sampling_draw.wgsl")),
     ("sampling_levels", include_str!("../shaders/include/sampling_levels.wgsl")),

@@ -187,6 +187,102 @@ fn append_tokens() {
     );
 }
 
+/// A rank's columns of rows whose largest logits are known.
+#[test]
+fn sample_logits_of_shards() {
+    use Status::{BadParam, BadTensorShape};
+    let params = SampleLogits::default().first_token(40);
+    let mut tensors = params.tensors_of(5, 3, 100);
+    tensors.mask = Some(TensorDesc::new(I32, [5, 5]));
+    tensors.maxima = Some(TensorDesc::new(F32, [5]));
+    tensors.forced = Some(TensorDesc::new(I32, [5]));
+    tensors.winners = Some(TensorDesc::new(I64, [5]));
+    tensors.flags = Some(TensorDesc::new(DType::U32, [1]));
+    check(
+        &params,
+        &tensors,
+        &[
+            ("first_token", BadParam, |p, _| p.first_token = -1),
+            ("first_token", BadParam, |p, t| {
+                p.first_token = (1 << 24) - 99;
+                t.mask = None;
+            }),
+            ("first_token", BadParam, |_, t| t.token_ids = Some(TensorDesc::new(I32, [100]))),
+            // The bits of tokens 128 to 139 are missing.
+            ("mask", BadTensorShape, |_, t| t.mask = Some(TensorDesc::new(I32, [5, 4]))),
+            ("top_k", BadParam, |_, t| t.top_k = Some(TensorDesc::new(I32, [3]))),
+            ("top_p", BadParam, |_, t| t.top_p = Some(TensorDesc::new(F32, [3]))),
+            ("probs", BadParam, |_, t| t.probs = Some(TensorDesc::new(F32, [5, 100]))),
+            ("logprobs", BadParam, |_, t| t.logprobs = Some(TensorDesc::new(F32, [5]))),
+            ("processed_logprobs", BadParam, |_, t| {
+                t.processed_logprobs = Some(TensorDesc::new(F32, [5]));
+            }),
+            ("ranks", BadParam, |_, t| t.ranks = Some(TensorDesc::new(I32, [5]))),
+            ("top_tokens", BadParam, |_, t| t.top_tokens = Some(TensorDesc::new(I32, [5, 3]))),
+            ("kept_tokens", BadParam, |_, t| t.kept_tokens = Some(TensorDesc::new(I32, [5, 3]))),
+            ("kept_counts", BadParam, |_, t| t.kept_counts = Some(TensorDesc::new(I32, [5]))),
+            ("tokens", BadParam, |_, t| t.tokens = TensorDesc::new(I32, [5, 2])),
+            ("maxima", BadParam, |_, t| t.largest = Some(TensorDesc::new(F32, [5]))),
+        ],
+    );
+}
+
+/// Candidates of several ranks, and the tokens that race.
+#[test]
+fn sample_logits_of_candidates() {
+    use Status::{BadParam, BadTensorShape};
+    let params = SampleLogits::default();
+    let mut tensors = params.tensors_of(5, 3, 100);
+    tensors.token_ids = Some(TensorDesc::new(I64, [5, 100]));
+    // A token behind the mask's words is not allowed, so a mask may have any number of words.
+    tensors.mask = Some(TensorDesc::new(I32, [5, 1]));
+    tensors.winners = Some(TensorDesc::new(DType::U64, [5]));
+    tensors.kept_tokens = Some(TensorDesc::new(I32, [5, 8]));
+    tensors.kept_counts = Some(TensorDesc::new(I32, [5]));
+    tensors.flags = Some(TensorDesc::new(DType::U32, [1]));
+    check(
+        &params,
+        &tensors,
+        &[
+            ("token_ids", BadTensorShape, |_, t| t.token_ids = Some(TensorDesc::new(I32, [99]))),
+            ("token_ids", BadTensorShape, |_, t| {
+                t.token_ids = Some(TensorDesc::new(I32, [5, 101]));
+            }),
+            ("kept_tokens", BadTensorShape, |_, t| {
+                t.kept_tokens = Some(TensorDesc::new(I32, [5, 0]));
+            }),
+            ("kept_tokens", BadTensorShape, |_, t| {
+                t.kept_tokens = Some(TensorDesc::new(I32, [5, 4097]));
+            }),
+            ("winners", BadParam, |_, t| t.tokens = TensorDesc::new(I32, [5, 2])),
+            ("mask", BadTensorShape, |_, t| t.token_ids = None),
+        ],
+    );
+}
+
+/// A call for the largest logits alone.
+#[test]
+fn sample_logits_of_the_largest() {
+    use Status::{BadParam, BadTensorShape};
+    let params = SampleLogits::default();
+    let mut tensors = params.tensors_of(5, 3, 100);
+    tensors.tokens = TensorDesc::new(I32, [5, 0]);
+    tensors.largest = Some(TensorDesc::new(F32, [5]));
+    tensors.flags = Some(TensorDesc::new(DType::U32, [1]));
+    check(
+        &params,
+        &tensors,
+        &[
+            ("tokens", BadTensorShape, |_, t| t.tokens = TensorDesc::new(I32, [5])),
+            ("tokens", BadTensorShape, |_, t| t.largest = None),
+            ("probs", BadParam, |_, t| t.probs = Some(TensorDesc::new(F32, [5, 100]))),
+            ("forced", BadParam, |_, t| t.forced = Some(TensorDesc::new(I32, [5]))),
+            ("winners", BadParam, |_, t| t.winners = Some(TensorDesc::new(I64, [5]))),
+            ("row_flags", BadParam, |_, t| t.row_flags = Some(TensorDesc::new(DType::U32, [5]))),
+        ],
+    );
+}
+
 #[test]
 fn sample_logits() {
     use Status::{BadTensorShape, NullPointer};

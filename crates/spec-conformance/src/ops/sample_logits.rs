@@ -2,12 +2,13 @@ use crate::Rng;
 use crate::argument::Argument;
 use crate::case::{Case, Recomposed, Rows, Subject};
 use crate::plain;
-use crate::tensor::Tensor;
+use crate::tensor::{Data, Tensor};
+use half::{bf16, f16};
 use spec_core::ops::sample_logits::SampleLogits;
 use spec_core::{DType, Result, exact};
 
 /// The arguments that have a row for each row of logits, outputs first.
-const PER_ROW: [&str; 12] = [
+const PER_ROW: [&str; 18] = [
     "tokens",
     "probs",
     "logprobs",
@@ -16,18 +17,50 @@ const PER_ROW: [&str; 12] = [
     "top_tokens",
     "top_logprobs",
     "row_flags",
+    "winners",
+    "kept_tokens",
+    "kept_counts",
+    "largest",
     "logits",
     "positions",
     "requests",
     "mask",
+    "maxima",
+    "forced",
 ];
-const OUTPUTS: usize = 8;
+const OUTPUTS: usize = 12;
 
 /// The types that tokens and requests may have.
 const INDEX: [DType; 3] = [DType::I32, DType::U32, DType::I64];
 
+/// What a random call is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// Whole rows, without the options of columns.
+    Rows,
+    /// Any outputs of columns that may stand for other tokens.
+    Columns,
+    /// The winners among a rank's columns.
+    Shard,
+    /// The largest logits of a rank's columns.
+    Largest,
+}
+
 impl Subject for SampleLogits {
+    /// Without it, a call that draws no token is none.
+    const STATE: &'static [&'static str] = &["largest"];
+
     const GOLDEN: &'static str = include_str!("../../golden/sample_logits.json");
+
+    /// Some vectors have more seeds than requests. No request has the rest.
+    fn complete(case: &mut Case<Self>) {
+        let requests = case.get("temperature").map_or(0, Tensor::rows);
+        let seeds = case.arguments.iter_mut().find(|argument| argument.name == "seeds");
+        if let Some(Argument { tensor: Tensor { data: Data::U64(seeds), shape }, .. }) = seeds {
+            seeds.truncate(requests);
+            *shape = vec![seeds.len()];
+        }
+    }
 
     fn plain(plan: &Self::Plan, buffers: Self::Buffers<'_>) -> Result<()> {
         plain::sample_logits::run(plan, buffers)
@@ -51,7 +84,31 @@ impl Subject for SampleLogits {
             .output("tokens", DType::I32, &[8])
             .output("probs", DType::F32, &[8, 8])
             .output("logprobs", DType::F32, &[8]);
-        vec![case.in_place("flags", [0_u32])]
+        // Half of a row of 16 tokens, and a draft head with 4 of them. The forced token of row 2 is
+        // none of these.
+        let shard = Case::new(SampleLogits::default().first_token(8))
+            .input("logits", [[0.0, 1.0, 2.0, 3.0, 3.0, 2.0, 1.0, f32::NEG_INFINITY]; 3])
+            .input("positions", [0_i64, 1, 2])
+            .input("temperature", [1.0, 0.5, 0.0])
+            .input("seeds", [7_u64, 7, 7])
+            .input("maxima", [3.0, 3.5, 3.5])
+            .output("tokens", DType::I32, &[3])
+            .output("winners", DType::I64, &[3])
+            .in_place("flags", [0_u32]);
+        let head = Case::new(SampleLogits::default())
+            .input("logits", [[2.0, 3.0, 1.0, 0.0]; 3])
+            .input("positions", [0_i64, 1, 2])
+            .input("temperature", [1.0, 1.0, 1.0])
+            .input("seeds", [7_u64, 7, 7])
+            .input("top_k", [0, 3, 3])
+            .input("token_ids", [3_i32, 11, 12, -1])
+            .input("forced", [-1, 12, 5])
+            .output("tokens", DType::I32, &[3])
+            .output("logprobs", DType::F32, &[3])
+            .output("kept_tokens", DType::I32, &[3, 4])
+            .output("kept_counts", DType::I32, &[3])
+            .in_place("flags", [0_u32]);
+        vec![case.in_place("flags", [0_u32]), shard, head]
     }
 
     fn random(rng: &mut Rng) -> Case<Self> {
@@ -66,6 +123,12 @@ impl Subject for SampleLogits {
             300.. => rng.between(0, 4),
             _ => rng.size(12),
         };
+        let purpose = match rng.below(16) {
+            0..=6 => Purpose::Rows,
+            7..=11 => Purpose::Columns,
+            12..=14 => Purpose::Shard,
+            _ => Purpose::Largest,
+        };
         let wild = rng.pick(&[3, 8, 1_000_000]);
         let (float, int) = (rng.float_dtype(), rng.int_dtype());
         let mapped = rng.chance(3);
@@ -74,15 +137,10 @@ impl Subject for SampleLogits {
         // A logit, and its weight at temperature 1, which some cases use as `min_p`.
         let near = -rng.unit() - 1e-3;
         let weight = exact::exp(near);
+        let values = logits(rng, rows, vocab, wild, near);
+        let maxima = maxima(rng, float, &values, vocab, wild);
         let mut case = Case::new(SampleLogits::new().min_p_first(rng.chance(2)))
-            .input(
-                "logits",
-                Tensor::matrix(
-                    Rng::floats(float, logits(rng, rows, vocab, wild, near)),
-                    rows,
-                    vocab,
-                ),
-            )
+            .input("logits", Tensor::matrix(Rng::floats(float, values), rows, vocab))
             .input("positions", Tensor::vector(Rng::integers(int, positions)));
         let greedy = rng.pick(&[3, 1_000_000]);
         let temperatures = per_request(rng, requests, |rng| temperature(rng, greedy, wild));
@@ -90,11 +148,12 @@ impl Subject for SampleLogits {
         case = case
             .input("temperature", Tensor::vector(temperatures))
             .input("seeds", Tensor::vector(seeds));
-        if rng.chance(2) {
+        let whole = matches!(purpose, Purpose::Rows | Purpose::Columns);
+        if whole && rng.chance(2) {
             let top_k = per_request(rng, requests, |rng| top_k(rng, vocab));
             case = case.input("top_k", Tensor::vector(top_k));
         }
-        if rng.chance(2) {
+        if whole && rng.chance(2) {
             let top_p = per_request(rng, requests, |rng| share(rng, wild));
             case = case.input("top_p", Tensor::vector(top_p));
         }
@@ -110,51 +169,38 @@ impl Subject for SampleLogits {
             let index = rng.pick(&INDEX);
             case = case.input("requests", Tensor::vector(Rng::integers(index, of_rows)));
         }
-        if rng.chance(3) {
-            let words = vocab.div_ceil(32);
-            let mut mask = Vec::new();
-            for _ in 0..rows {
-                let empty = rng.chance(wild);
-                let rare = rng.chance(2);
-                mask.extend((0..words).map(|_| match (empty, rare) {
-                    (true, _) => 0,
-                    (_, true) => (rng.next() & rng.next() & rng.next()) as i32,
-                    _ => rng.next() as i32,
-                }));
-            }
-            case = case.input("mask", Tensor::matrix(mask, rows, words));
-        }
-        // Most cases draw one token for each row, in either shape.
-        let draws = match rng.below(6) {
-            0 => rng.between(1, 64),
-            1 => rng.between(1, 4),
-            _ => 1,
+        let (mut case, end) = match purpose {
+            Purpose::Rows => (case, vocab),
+            _ => columns(rng, case, rows, vocab, wild),
         };
-        let shape = if draws == 1 && rng.chance(2) { vec![rows] } else { vec![rows, draws] };
-        case = case.output("tokens", rng.pick(&INDEX), &shape);
-        if rng.chance(2) {
-            case = case.output("probs", DType::F32, &[rows, vocab]);
-        }
-        // The outputs are given alone, several together, or not at all.
-        let often = rng.pick(&[2, 2, 4, 1_000_000]);
-        let of_tokens =
-            [("logprobs", DType::F32), ("processed_logprobs", DType::F32), ("ranks", DType::I32)];
-        for (name, dtype) in of_tokens {
-            if rng.chance(often) {
-                case = case.output(name, dtype, &shape);
-            }
-        }
-        let max_top = if rng.chance(4) { 256 } else { 24 };
-        let top = rng.between(1, max_top);
-        if rng.chance(often) {
-            case = case.output("top_tokens", DType::I32, &[rows, top]);
-            if rng.chance(2) {
-                case = case.output("top_logprobs", DType::F32, &[rows, top]);
-            }
-        }
         if rng.chance(3) {
-            case = case.output("row_flags", DType::U32, &[rows]);
+            case = masked(rng, case, rows, end, wild);
         }
+        let case = match purpose {
+            Purpose::Rows => outputs(rng, case, rows, vocab),
+            Purpose::Columns => {
+                let case = if rng.chance(2) { forced(rng, case, rows, end, wild) } else { case };
+                let case = outputs(rng, case, rows, vocab);
+                let case = kept(rng, case, rows, vocab);
+                winners(rng, case, rows)
+            }
+            Purpose::Shard => {
+                let case = case.input("maxima", Tensor::vector(maxima));
+                let case = if rng.chance(3) { forced(rng, case, rows, end, wild) } else { case };
+                let shape = if rng.chance(2) { vec![rows] } else { vec![rows, 1] };
+                let case = case.output("tokens", rng.pick(&INDEX), &shape);
+                let case = if rng.chance(2) {
+                    case.output("row_flags", DType::U32, &[rows])
+                } else {
+                    case
+                };
+                winners(rng, case, rows)
+            }
+            Purpose::Largest => {
+                let case = case.output("tokens", rng.pick(&INDEX), &[rows, 0]);
+                case.output("largest", DType::F32, &[rows])
+            }
+        };
         case.in_place("flags", Tensor::vector(rng.flags()))
     }
 
@@ -165,16 +211,217 @@ impl Subject for SampleLogits {
         let picked: Vec<usize> = (0..wanted).map(|_| rng.below(rows)).collect();
         // Where row r belongs to request r, the arguments of requests are picked too.
         let mapped = case.get("requests").is_some();
-        let moved = |name: &str| name != "flags" && (PER_ROW.contains(&name) || !mapped);
-        let case = case.map(
-            |Argument { name, tensor, .. }| {
-                if moved(name) { tensor.pick(&picked) } else { tensor.clone() }
-            },
-        );
+        let moved = |name: &str, tensor: &Tensor| match name {
+            "flags" => false,
+            // The ids of all rows, or of each.
+            "token_ids" => tensor.shape.len() == 2,
+            _ => PER_ROW.contains(&name) || !mapped,
+        };
+        let case =
+            case.map(
+                |Argument { name, tensor, .. }| {
+                    if moved(name, tensor) { tensor.pick(&picked) } else { tensor.clone() }
+                },
+            );
         let outputs = PER_ROW[..OUTPUTS].iter();
         let rows = outputs.map(|&name| (name, Rows::Of(picked.clone()))).collect();
         Recomposed { case, rows }
     }
+}
+
+/// Adds outputs that a call for whole rows may have.
+fn outputs(
+    rng: &mut Rng,
+    case: Case<SampleLogits>,
+    rows: usize,
+    vocab: usize,
+) -> Case<SampleLogits> {
+    // Most cases draw one token for each row, in either shape.
+    let draws = match rng.below(6) {
+        0 => rng.between(1, 64),
+        1 => rng.between(1, 4),
+        _ => 1,
+    };
+    let shape = if draws == 1 && rng.chance(2) { vec![rows] } else { vec![rows, draws] };
+    let mut case = case.output("tokens", rng.pick(&INDEX), &shape);
+    if rng.chance(2) {
+        case = case.output("probs", DType::F32, &[rows, vocab]);
+    }
+    // The outputs are given alone, several together, or not at all.
+    let often = rng.pick(&[2, 2, 4, 1_000_000]);
+    let of_tokens =
+        [("logprobs", DType::F32), ("processed_logprobs", DType::F32), ("ranks", DType::I32)];
+    for (name, dtype) in of_tokens {
+        if rng.chance(often) {
+            case = case.output(name, dtype, &shape);
+        }
+    }
+    let max_top = if rng.chance(4) { 256 } else { 24 };
+    let top = rng.between(1, max_top);
+    if rng.chance(often) {
+        case = case.output("top_tokens", DType::I32, &[rows, top]);
+        if rng.chance(2) {
+            case = case.output("top_logprobs", DType::F32, &[rows, top]);
+        }
+    }
+    if rng.chance(3) {
+        case = case.output("row_flags", DType::U32, &[rows]);
+    }
+    case
+}
+
+/// Adds a mask with bits for the tokens below `end`.
+fn masked(
+    rng: &mut Rng,
+    case: Case<SampleLogits>,
+    rows: usize,
+    end: usize,
+    wild: usize,
+) -> Case<SampleLogits> {
+    let words = end.div_ceil(32);
+    let mut mask = Vec::new();
+    for _ in 0..rows {
+        let empty = rng.chance(wild);
+        let rare = rng.chance(2);
+        mask.extend((0..words).map(|_| match (empty, rare) {
+            (true, _) => 0,
+            (_, true) => (rng.next() & rng.next() & rng.next()) as i32,
+            _ => rng.next() as i32,
+        }));
+    }
+    case.input("mask", Tensor::matrix(mask, rows, words))
+}
+
+/// Makes the columns of a case stand for other tokens. Returns how many tokens a mask has bits for,
+/// which may be fewer than there are where ids are given.
+fn columns(
+    rng: &mut Rng,
+    mut case: Case<SampleLogits>,
+    rows: usize,
+    vocab: usize,
+    wild: usize,
+) -> (Case<SampleLogits>, usize) {
+    if rng.chance(3) {
+        let last = (1 << 24) - vocab;
+        let first = rng.pick(&[0, 1, 31, 64, 127, 3986, 18_992, last]).min(last);
+        // A mask of 2^24 tokens has 2 MiB a row.
+        let first = if rows > 2 { first.min(100_000) } else { first };
+        case.operator.first_token = first as i32;
+        return (case, first + vocab + rng.pick(&[0, 0, 40]));
+    }
+    let shared = rng.chance(2);
+    let lists = if shared { 1 } else { rows };
+    let mut all = Vec::new();
+    let style = rng.below(4);
+    let step = rng.pick(&[1, 2, 4, 300]);
+    for _ in 0..lists {
+        let mut next = rng.below(200);
+        all.extend((0..vocab).map(|column| {
+            next += 1 + rng.below(step);
+            let id = match style {
+                // In order, as the head of a draft model has them.
+                0 => next,
+                // In any order.
+                1 => rng.below(1 << 24),
+                // Few tokens, many times each.
+                2 => rng.below(1 + vocab / 3),
+                // Runs of tokens, as candidates of ranks are.
+                _ => column + (column / 7) * 1000 % 8000,
+            };
+            id.min((1 << 24) - 1) as i64
+        }));
+    }
+    if rng.chance(2) {
+        for _ in 0..all.len() / 4 + 1 {
+            let at = rng.below(all.len().max(1));
+            let bad = [-2, i64::from(i32::MIN), 1 << 24, i64::from(i32::MAX)];
+            let id = if rng.chance(wild) { rng.pick(&bad) } else { -1 };
+            if let Some(to) = all.get_mut(at) {
+                *to = id;
+            }
+        }
+    }
+    if rng.chance(8 * wild) {
+        all.fill(-1);
+    }
+    let ids = Rng::integers(rng.int_dtype(), all);
+    let end = rng.pick(&[1, vocab, 8000, 80_000]);
+    let ids = if shared { Tensor::vector(ids) } else { Tensor::matrix(ids, rows, vocab) };
+    (case.input("token_ids", ids), end)
+}
+
+/// Adds forced tokens: mostly none, or a token that some column stands for.
+fn forced(
+    rng: &mut Rng,
+    case: Case<SampleLogits>,
+    rows: usize,
+    end: usize,
+    wild: usize,
+) -> Case<SampleLogits> {
+    let first = case.operator.first_token;
+    let ids = case.get("token_ids").map(|ids| match &ids.data {
+        Data::I32(ids) => ids.clone(),
+        Data::I64(ids) => ids.iter().map(|&id| i32::try_from(id).unwrap_or(-1)).collect(),
+        _ => Vec::new(),
+    });
+    let forced = (0..rows).map(|_| match rng.below(4) {
+        _ if rng.chance(4 * wild) => rng.pick(&[-2, i32::MIN, i32::MAX]),
+        0 => -1,
+        1 => rng.below(end + 2) as i32,
+        _ => match &ids {
+            Some(ids) => ids[rng.below(ids.len())].max(-1),
+            None => first + rng.below((end as i32 - first).max(1) as usize) as i32,
+        },
+    });
+    let forced: Vec<i32> = forced.collect();
+    case.input("forced", Tensor::vector(forced))
+}
+
+/// Adds the outputs of kept tokens.
+fn kept(
+    rng: &mut Rng,
+    mut case: Case<SampleLogits>,
+    rows: usize,
+    vocab: usize,
+) -> Case<SampleLogits> {
+    if rng.chance(2) {
+        let most = if rng.chance(8) { 4096 } else { (vocab + 3).min(4096) };
+        let count = if rng.chance(2) { rng.between(1, 8) } else { rng.between(1, most) };
+        case = case.output("kept_tokens", DType::I32, &[rows, count]);
+    }
+    if rng.chance(2) { case.output("kept_counts", DType::I32, &[rows]) } else { case }
+}
+
+/// Adds the output of winners to a case of single draws.
+fn winners(rng: &mut Rng, case: Case<SampleLogits>, rows: usize) -> Case<SampleLogits> {
+    let single =
+        case.get("tokens").is_some_and(|tokens| tokens.shape.get(1).is_none_or(|&n| n == 1));
+    match single && rng.chance(2) {
+        true => case.output("winners", rng.pick(&[DType::I64, DType::U64]), &[rows]),
+        false => case,
+    }
+}
+
+/// The largest logits of rows over all ranks: mostly at least the rows' own, some of them bad.
+fn maxima(rng: &mut Rng, dtype: DType, values: &[f32], vocab: usize, wild: usize) -> Vec<f32> {
+    let rounded = |x: f32| match dtype {
+        DType::F16 => f16::from_f32(x).to_f32(),
+        DType::BF16 => bf16::from_f32(x).to_f32(),
+        _ => x,
+    };
+    let rows = values.chunks(vocab).map(|row| {
+        let own = row.iter().copied().map(rounded).fold(f32::NEG_INFINITY, f32::max);
+        match rng.below(4) {
+            _ if rng.chance(wild) => {
+                let far = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, own - 1.0, -0.0, f32::MAX];
+                rng.pick(&far)
+            }
+            0 => own + rng.unit() * 4.0,
+            1 => own + 40.0,
+            _ => own,
+        }
+    });
+    rows.collect()
 }
 
 fn per_request<T>(rng: &mut Rng, count: usize, draw: impl Fn(&mut Rng) -> T) -> Vec<T> {

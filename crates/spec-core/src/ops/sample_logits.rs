@@ -52,22 +52,74 @@
 //! In all reports NaN counts as negative infinity. Several logits of positive infinity have equal
 //! shares. Where `tokens` has -1, the rank is 0 and the logarithms are negative infinity.
 //!
+//! # Columns that stand for other tokens
+//! A row need not hold the whole vocabulary in order. With [`first_token`](SampleLogits::first_token),
+//! column `c` stands for the token `first_token + c`: a shard of the vocabulary. With `token_ids`,
+//! column `c` stands for the token `token_ids[c]`: the head of a draft model with fewer tokens, or
+//! candidates that were gathered from shards.
+//!
+//! * The noise of a column is that of its token, so a draft model with a reduced vocabulary agrees
+//!   with its target, and shards race on the noise of the whole row. Of equal times in step 9, the
+//!   lower token comes first, then the lower column. Columns with equal ids race each for itself,
+//!   on the same noise.
+//! * `tokens`, `top_tokens`, `kept_tokens`, `winners` and `forced` hold tokens, and the bits of
+//!   `mask` are those of tokens. A token beyond the mask's words is not allowed. `probs`, and the
+//!   order of steps 1, 2 and 4, go by column.
+//! * A column whose id is -1 stands for no token. Nothing of its logit is looked at: the column is
+//!   not allowed, `ranks` does not count it and `top_tokens` does not list it. Another id outside of
+//!   `0..2^24` is the same and sets flag 2. If no column of a row is allowed, step 1 takes column 0.
+//!   If that stands for no token, the row's token is 0, with rank 0.
+//!
+//! # Shards
+//! The ranks of a tensor-parallel model each hold some columns of a row. The largest logit of the
+//! whole row is all that one rank has to know of the others:
+//!
+//! 1. Each rank calls with `largest` and `tokens` of shape `[rows, 0]`. Such a call draws nothing.
+//! 2. An all-reduce MAX of `largest`, 4 bytes a row.
+//! 3. Each rank calls with the result as `maxima`, with `first_token`, and with `winners`.
+//! 4. An all-reduce MIN of `winners`, 8 bytes a row, whose low 32 bits are the tokens.
+//!
+//! `maxima` takes the place of `m` in all steps. A `maxima` of NaN, or below the largest `x` of the
+//! rank's own columns, is replaced by the latter and sets flag 4. A rank may have nothing to offer:
+//! no `x` equals `m` at temperature 0, or no column has a `q` that is not 0. Its token is then -1.
+//!
+//! `winners` is `place << 32 | token`. The place is 0 for a forced token; 1 for a row that step 1 or
+//! 2 ends; the bits of the winner's time for a row that step 9 ends; 2^31 - 1 for a row that has
+//! nothing to offer, a row of which no column is allowed, and padding.
+//!
+//! # Forced tokens
+//! `forced` names a token that is taken instead of the drawn one, by the lowest column that stands
+//! for the token, whether the column is allowed and kept or not; further draws are -1. `logprobs` and
+//! `ranks` are those of the column. `processed_logprobs` is its share of what would have been drawn
+//! from. All other outputs and flags are as without `forced`. -1 forces no token. A token that no
+//! column stands for is not taken and sets flag 2, unless `maxima` is given, since another rank may
+//! have the token. A token below -1 is not taken and sets flag 2.
+//!
+//! # Kept tokens
+//! `kept_tokens` lists the tokens that race in step 9 in the order of their columns, then -1, and
+//! `kept_counts` says how many race. Where more race than `kept_tokens` holds, it lists the first in
+//! the order of step 4, still by column. A row that step 1 or 2 ends lists the one token that it
+//! chose.
+//!
 //! # Padding
 //! A request of -1 is padding, as captured graphs have it: nothing of its row is looked at, and the
-//! row sets no flag. The row has no token: `tokens` and `top_tokens` are -1, `ranks` and `probs` 0,
-//! logarithms negative infinity.
+//! row sets no flag. The row has no token: `tokens`, `top_tokens` and `kept_tokens` are -1, `ranks`,
+//! `probs` and `kept_counts` 0, logarithms and `largest` negative infinity.
 //!
 //! # Bad data
 //! Flag 1: a logit that is NaN or positive infinity, whether the mask allows its token or not
 //! (logits of positive infinity share the whole weight of the row); or a row without any token to
 //! choose.
 //!
+//! Flag 2: an id outside of `-1..2^24`, or a forced token that is not taken.
+//!
 //! Flag 4: a temperature that is negative or NaN, or a request outside the arrays, both
 //! of which count as temperature 0; a `top_p` of NaN, which keeps the first token only; a
-//! `min_p` of NaN, which counts as 1. A row that step 1 or 2 ends raises no flag for data that only
+//! `min_p` of NaN, which counts as 1; a `maxima` that is replaced. A row that step 1 or 2 ends raises no flag for data that only
 //! later steps read. `row_flags` says which bits each row has set.
 //!
-//! The first token of a row that is no padding is always inside the vocabulary.
+//! The first token of a row that is no padding is always inside the vocabulary, unless `maxima` is
+//! given. A call with `largest` sets no flag, because the call that draws sets it.
 //!
 //! Sources: Holtzman et al. (2020) for top-p; Nguyen et al. (2024) for min-p;
 //! transformers' logits processors and vLLM's sampler for the order of top-p and min-p.
@@ -118,6 +170,14 @@ use crate::{DType, Matrix, Operator, Result, Status, TensorDesc, Vector};
 pub const MAX_DRAWS: usize = 64;
 /// The largest number of likeliest tokens that a row reports.
 pub const MAX_TOP: usize = 256;
+/// The largest number of kept tokens that a row lists.
+pub const MAX_KEPT: usize = 4096;
+/// The place of a row in `winners` whose token is forced.
+pub const PLACE_FORCED: u32 = 0;
+/// The place of a row in `winners` that ends without a race.
+pub const PLACE_CERTAIN: u32 = 1;
+/// The place of a row in `winners` that has no token to offer.
+pub const PLACE_NOTHING: u32 = i32::MAX as u32;
 
 operator! {
     /// Samples tokens from logits: temperature, top-k, top-p, min-p, an allowed-token mask and a
@@ -141,13 +201,16 @@ operator! {
         /// Whether `min_p` drops tokens before `top_k` and `top_p` count them, as
         /// in vLLM, or after, as in transformers.
         optional min_p_first: bool = false,
+        /// The token that column 0 stands for; column `c` stands for `first_token + c`.
+        optional first_token: i32 = 0,
     }
 
     sizes {
         vocab in 1..=MAX_SAMPLED_VOCAB,
         requests = "rows" without requests,
-        n in 1..=MAX_DRAWS,
+        n in 0..=MAX_DRAWS,
         top in 1..=MAX_TOP,
+        kept in 1..=MAX_KEPT,
     }
 
     arguments by position {
@@ -173,9 +236,16 @@ operator! {
         /// The request of each row; -1: padding. Absent: row r is request r.
         optional requests: in [I32, U32, I64] "[rows]",
         /// Bit `v % 32` of word `v / 32` is set where a row may choose token `v`.
-        optional mask: in [I32] "[rows, ceil(vocab / 32)]",
+        optional mask: in [I32] "[rows, words]",
+        /// The token that each column stands for, of all rows or of each; -1: none.
+        optional token_ids: in [I32, I64] "[vocab] or [rows, vocab]",
+        /// The largest logit of each row among the columns of all ranks, `largest` of the ranks
+        /// after an all-reduce MAX.
+        optional maxima: in [F32] "[rows]",
+        /// A token that each row takes instead of a drawn one; -1: none.
+        optional forced: in [I32] "[rows]",
         /// The tokens chosen: one for each row, or the first `n`, at most 64, in the order in
-        /// which they finish, then -1.
+        /// which they finish, then -1. None, `[rows, 0]`, with `largest`.
         required tokens: out [I32, U32, I64] "[rows] or [rows, n]",
         /// The distribution that each row's tokens were drawn from, exact to the bit; where no
         /// token was drawn, 1 at the token that was chosen and 0 elsewhere.
@@ -196,8 +266,19 @@ operator! {
         /// The bits of `flags` that each row has set, 0 for a row without bad data; written, not
         /// OR-ed.
         optional row_flags: out [U32] "[rows]",
+        /// The time of each row's token and the token, as a number whose minimum over the ranks is
+        /// that of the whole row: `place << 32 | token`.
+        optional winners: out [I64, U64] "[rows]",
+        /// The tokens of each row that race, at most 4096, in the order of their columns, then -1.
+        optional kept_tokens: out [I32] "[rows, kept]",
+        /// How many tokens of each row race.
+        optional kept_counts: out [I32] "[rows]",
+        /// The largest logit of each row that the mask allows. A call with this output draws no
+        /// token and has no other output.
+        optional largest: out [F32] "[rows]",
         /// Bits for bad data, OR-ed into the word's previous value: 1 a logit that is not finite or
-        /// a row without a token, 4 a bad parameter or request.
+        /// a row without a token, 2 an id or a forced token out of range, 4 a bad parameter, request
+        /// or maximum.
         optional flags: inout [U32] "[1]",
     }
 }
@@ -260,6 +341,12 @@ pub struct Plan {
     pub of_rows: Option<Vector>,
     /// The mask, where given.
     pub mask: Option<Matrix>,
+    /// The token that each column stands for, where given. One row for all rows has a stride of 0.
+    pub token_ids: Option<Matrix>,
+    /// Whether the largest logits over all ranks are given.
+    pub maxima: bool,
+    /// Whether tokens may be forced.
+    pub forced: bool,
     /// The tokens to write, `[rows, n]`.
     pub tokens: Matrix,
     /// The distribution to write, where asked for.
@@ -274,6 +361,14 @@ pub struct Plan {
     pub top_tokens: Option<Matrix>,
     /// The log-probabilities of the likeliest tokens, `[rows, top]`.
     pub top_logprobs: Option<Matrix>,
+    /// Whether the numbers that ranks reduce are asked for.
+    pub winners: bool,
+    /// The tokens that race, `[rows, kept]`.
+    pub kept_tokens: Option<Matrix>,
+    /// Whether the number of tokens that race is asked for.
+    pub kept_counts: bool,
+    /// Whether the call is for the largest logits alone.
+    pub largest: bool,
     /// Whether the flags of each row are asked for.
     pub row_flags: bool,
 }
@@ -299,9 +394,91 @@ impl Plan {
         self.top_tokens.map_or(0, |matrix| matrix.cols)
     }
 
+    /// Whether the tokens that race are asked for, or their number.
+    pub fn keeps(&self) -> bool {
+        self.kept_tokens.is_some() || self.kept_counts
+    }
+
+    /// Whether the call has any of the options by which a row is more than the whole vocabulary in
+    /// order that draws its tokens. Calls without them have kernels of their own.
+    pub fn by_column(&self) -> bool {
+        let ids = self.token_ids.is_some() || self.params.first_token != 0;
+        ids || self.maxima || self.forced || self.winners || self.keeps()
+    }
+
     /// Whether a report that depends on the logits as given is asked for.
     pub fn reports(&self) -> bool {
         self.logprobs.is_some() || self.ranks.is_some() || self.top() > 0
+    }
+}
+
+impl SampleLogits {
+    /// Checks which tokens the columns stand for, and that the mask has their bits.
+    fn check_columns(&self, c: &Checker, t: &Tensors, vocab: usize) -> Result<()> {
+        let last = usize::try_from(self.first_token).ok().map(|first| first + vocab);
+        let expected = "0 or more, and with the vocabulary at most 2^24";
+        let Some(end) = last.filter(|&end| end <= MAX_SAMPLED_VOCAB + 1) else {
+            return Err(c.error(Status::BadParam, "first_token", self.first_token, expected));
+        };
+        if t.token_ids.is_some() {
+            let expected = "0 where `token_ids` says what columns stand for";
+            return c.param(self.first_token == 0, "first_token", self.first_token, expected);
+        }
+        match t.mask.as_ref().map(TensorDesc::matrix) {
+            Some(mask) if mask.cols < end.div_ceil(32) => {
+                let value = format!("[{}, {}]", mask.rows, mask.cols);
+                let expected = format!("a bit for each token, {} words a row", end.div_ceil(32));
+                Err(c.error(Status::BadTensorShape, "mask", value, expected))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that no output is asked for which a row's part, or a call for the largest logits alone,
+    /// cannot say.
+    fn check_outputs(&self, c: &Checker, t: &Tensors) -> Result<()> {
+        let draws = t.tokens.matrix().cols;
+        let of_whole_rows = [
+            ("top_k", t.top_k.is_some()),
+            ("top_p", t.top_p.is_some()),
+            ("probs", t.probs.is_some()),
+            ("logprobs", t.logprobs.is_some()),
+            ("processed_logprobs", t.processed_logprobs.is_some()),
+            ("ranks", t.ranks.is_some()),
+            ("top_tokens", t.top_tokens.is_some()),
+            ("top_logprobs", t.top_logprobs.is_some()),
+            ("kept_tokens", t.kept_tokens.is_some()),
+            ("kept_counts", t.kept_counts.is_some()),
+        ];
+        let of_draws = [
+            ("maxima", t.maxima.is_some()),
+            ("forced", t.forced.is_some()),
+            ("winners", t.winners.is_some()),
+            ("row_flags", t.row_flags.is_some()),
+        ];
+        let refuse = |arguments: &[(&'static str, bool)], expected: &'static str| {
+            let given = arguments.iter().find(|(_, given)| *given);
+            given.map_or(Ok(()), |(name, _)| c.param(false, name, "given", expected))
+        };
+        if t.largest.is_some() {
+            let expected = "absent in a call for `largest`, which draws no token";
+            refuse(&of_whole_rows, expected)?;
+            refuse(&of_draws, expected)?;
+        }
+        if t.maxima.is_some() {
+            let expected = "absent with `maxima`, since a part of a row cannot say it";
+            refuse(&of_whole_rows, expected)?;
+            c.param(draws <= 1, "tokens", format!("{draws} a row"), "1 a row with `maxima`")?;
+        }
+        if t.winners.is_some() {
+            c.param(draws == 1, "winners", "given", "absent where a row draws several tokens")?;
+        }
+        if (draws == 0) != t.largest.is_some() {
+            let value = format!("{:?}", t.tokens.shape());
+            let expected = "[rows, 0] with `largest`, and 1 to 64 tokens a row without";
+            return Err(c.error(Status::BadTensorShape, "tokens", value, expected));
+        }
+        Ok(())
     }
 }
 
@@ -326,7 +503,16 @@ impl Operator for SampleLogits {
             let expected = "present, since `top_logprobs` says the logarithms of its tokens";
             c.required("top_tokens", &t.top_tokens, expected)?;
         }
+        self.check_columns(&c, t, t.logits.matrix().cols)?;
+        self.check_outputs(&c, t)?;
         let matrix = |desc: &Option<TensorDesc>| desc.as_ref().map(TensorDesc::matrix);
+        // The ids of all rows are a row that every row has.
+        let ids = |desc: &TensorDesc| match *desc.shape() {
+            [cols] => {
+                Matrix { dtype: desc.dtype(), rows: t.logits.matrix().rows, cols, row_stride: 0 }
+            }
+            _ => desc.matrix(),
+        };
         Ok(Plan {
             params: *self,
             logits: t.logits.matrix(),
@@ -335,6 +521,9 @@ impl Operator for SampleLogits {
             filters: t.top_k.is_some() || t.top_p.is_some(),
             of_rows: t.requests.as_ref().map(TensorDesc::vector),
             mask: matrix(&t.mask),
+            token_ids: t.token_ids.as_ref().map(ids),
+            maxima: t.maxima.is_some(),
+            forced: t.forced.is_some(),
             tokens: t.tokens.matrix(),
             probs: matrix(&t.probs),
             logprobs: matrix(&t.logprobs),
@@ -342,6 +531,10 @@ impl Operator for SampleLogits {
             ranks: matrix(&t.ranks),
             top_tokens: matrix(&t.top_tokens),
             top_logprobs: matrix(&t.top_logprobs),
+            winners: t.winners.is_some(),
+            kept_tokens: matrix(&t.kept_tokens),
+            kept_counts: t.kept_counts.is_some(),
+            largest: t.largest.is_some(),
             row_flags: t.row_flags.is_some(),
         })
     }

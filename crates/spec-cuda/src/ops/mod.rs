@@ -66,10 +66,11 @@ mod tests {
     use super::*;
 
     /// Headers of further kernels, beside the header that each operator has.
-    const FURTHER: [Header; 4] = [
+    const FURTHER: [Header; 5] = [
         indexer_topk::GATHER_HEADER,
         indexer_topk_blocks::HEADER,
         moe_align_layout::HEADER,
+        sample_logits::COLUMNS_HEADER,
         unique_inverse::HEADER,
     ];
 

@@ -149,6 +149,14 @@ fn an_h100_takes_the_kernels_that_were_tuned_for_it() {
             "sample_logits_draw_report_f32 (1024 blocks of 512 threads in clusters of 4)",
         ),
         (
+            sample(32, &|t| t.maxima(TensorDesc::new(DType::F32, [32]))),
+            "sample_logits_shard_f32 (128 blocks of 512 threads in clusters of 4)",
+        ),
+        (
+            sample(1, &|t| t.token_ids(TensorDesc::new(DType::I32, [128_256]))),
+            "sample_logits_columns_f32 (16 blocks of 512 threads in clusters of 16)",
+        ),
+        (
             topk(1, 8192, 2048),
             "indexer_topk_digits_f32 (2 blocks of 1024 threads in clusters of 2)",
         ),

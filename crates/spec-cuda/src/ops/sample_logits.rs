@@ -1,6 +1,8 @@
 //! Host side of `kernels/sample_logits.cu`, and, for rows that no filter cuts, of
 //! `sample_logits_plain.cu`, `sample_logits_draw_report.cu` and `sample_logits_probs.cu`;
-//! `sample_logits_report.cu` reports what the kernel that draws does not report.
+//! `sample_logits_report.cu` reports what the kernel that draws does not report. Rows by columns
+//! ([`Plan::by_column`]) have kernels of their own: `sample_logits_shard.cu` draws one token of a shard
+//! as `sample_logits_plain.cu` does, and `sample_logits_columns.cu` does all else.
 //!
 //! A cluster of blocks reads a row once, and most often a single block ends it, by the largest
 //! logit of each group of 64 tokens (`race_leader_block.cuh`, `sample_logits_leader_block.cuh`).
@@ -29,6 +31,8 @@ static PROBS: Archive = archive!("sample_logits_probs");
 static DRAW_REPORT: Archive = archive!("sample_logits_draw_report");
 static GENERAL: Archive = archive!("sample_logits");
 static REPORT: Archive = archive!("sample_logits_report");
+static COLUMNS: Archive = archive!("sample_logits_columns");
+static SHARD: Archive = archive!("sample_logits_shard");
 
 launch_params! {
     /// The parameters of the kernels of `sample_logits` that draw tokens. `T` is the type of the
@@ -133,11 +137,51 @@ launch_params! {
     }
 }
 
+launch_params! {
+    /// The parameters of the kernels of rows by columns. `T` is the type of the logits.
+    struct Columns<T> {
+        /// The parameters for drawing.
+        drawing: Params,
+        /// The parameters for the report.
+        report: Report,
+        /// The token of each column, [rows, vocab], -1 for none; a stride of 0: those of all rows;
+        /// null: column c stands for token first_token + c.
+        token_ids: IntegerRows,
+        /// The largest logit of each row over all ranks, [rows], or null.
+        maxima: u64 as "const float*",
+        /// The token that each row takes instead of a drawn one, [rows], -1 for none; or null.
+        forced: u64 as "const i32*",
+        /// The place of each row's token and the token, [rows], or null.
+        winners: u64 as "u64*",
+        /// The tokens that race, [rows, kept], or null.
+        kept_tokens: Rows as "Rows<i32>",
+        /// How many tokens race, [rows], or null.
+        kept_counts: u64 as "i32*",
+        /// The largest logit of each row, [rows], or null.
+        largest: u64 as "float*",
+        /// The token of column 0, where no ids are given.
+        first_token: u32,
+        /// The number of words of a row of the mask.
+        mask_words: u32,
+        /// The number of kept tokens that a row lists.
+        kept: u32,
+        /// 1 if a report needs the largest logit whatever the mask, else 0.
+        needs_raw: u32,
+    }
+}
+
 #[cfg(test)]
 pub(super) const HEADER: Header = Header {
     name: "sample_logits",
     includes: &["ids.cuh"],
     structs: &[Params::DESCRIPTION, Report::DESCRIPTION, DrawAndReport::DESCRIPTION],
+};
+/// In a file of its own, so that the kernels of whole rows do not depend on it.
+#[cfg(test)]
+pub(super) const COLUMNS_HEADER: Header = Header {
+    name: "sample_logits_columns",
+    includes: &["params/sample_logits.cuh"],
+    structs: &[Columns::DESCRIPTION],
 };
 
 /// Tokens of the largest vocabulary that a kernel takes whose rows no filter cuts: those of
@@ -170,6 +214,13 @@ enum Kind {
     /// Draws one token of a row of f32 without a mask, or takes the likeliest, and writes the
     /// probabilities of all tokens.
     Probs,
+    /// Draws one token of a shard from all that the mask allows, takes the likeliest, or takes a
+    /// forced token.
+    Shard,
+    /// Draws and reports rows by columns.
+    Columns,
+    /// Finds the largest logit of each row and draws nothing.
+    Largest,
     /// All else.
     General,
 }
@@ -179,6 +230,19 @@ impl Kind {
     /// that draws has done before. Otherwise it is quicker to have both: the kernel that reports
     /// reads the logits from the second-level cache while tokens are drawn.
     fn new(plan: &Plan, uncached: bool) -> Self {
+        if plan.largest {
+            return Kind::Largest;
+        }
+        if plan.by_column() {
+            let is_named = plan.token_ids.is_some() || plan.filters || plan.keeps();
+            let sums = plan.probs.is_some() || plan.processed_logprobs.is_some();
+            // The kernel that reports takes tokens for columns.
+            let reports = plan.reports() && plan.params.first_token != 0;
+            // A shard is read from a multiple of 256 tokens on.
+            let is_short = plan.vocab() + 255 <= MAX_PLAIN;
+            let is_plain = !is_named && !sums && !reports && plan.draws() == 1 && is_short;
+            return if is_plain { Kind::Shard } else { Kind::Columns };
+        }
         if plan.filters || plan.vocab() > MAX_PLAIN {
             return Kind::General;
         }
@@ -294,12 +358,26 @@ impl Prepared {
                     |at_once| blocks_that_stay(rows, plan.vocab(), SHARING, at_once),
                 )
             }
+            Kind::Shard => {
+                let masked = if plan.mask.is_some() { "masked_" } else { "" };
+                let name = format!("sample_logits_shard_{masked}{dtype}");
+                ByRow::new(cuda, &SHARD, &name, rows, leader_blocks)
+            }
+            Kind::Columns => {
+                let name = format!("sample_logits_columns_{dtype}");
+                ByRow::new(cuda, &COLUMNS, &name, rows, |at_once| blocks_for(rows, at_once))
+            }
+            Kind::Largest => {
+                let name = format!("sample_logits_largest_{dtype}");
+                ByRow::new(cuda, &COLUMNS, &name, rows, |at_once| blocks_for(rows, at_once))
+            }
             Kind::General => {
                 let name = format!("sample_logits_{dtype}");
                 ByRow::new(cuda, &GENERAL, &name, rows, |at_once| blocks_for(rows, at_once))
             }
         };
-        let separate = plan.reports() && kind != Kind::DrawReport { reports: true };
+        let reported = matches!(kind, Kind::DrawReport { reports: true } | Kind::Columns);
+        let separate = plan.reports() && !reported;
         let name = format!("sample_logits_report_{dtype}");
         let report = separate.then(|| ByRow::new(cuda, &REPORT, &name, rows, leader_blocks));
         Ok(Prepared {
@@ -380,7 +458,26 @@ unsafe impl Kernel<SampleLogits> for Prepared {
             min_p_first: u32::from(plan.params.min_p_first),
             reserved: 0,
         };
-        // SAFETY: `Params`, `Report` and `DrawAndReport` have the layout of the kernels' structs; the
+        let columns = Columns {
+            drawing: params,
+            report,
+            token_ids: match (buffers.token_ids, &plan.token_ids) {
+                // One row of ids for all rows has a stride of 0.
+                (Some(view), Some(matrix)) => cuda.integer_rows(view, matrix)?,
+                _ => IntegerRows::ABSENT,
+            },
+            maxima: cuda.pointer(buffers.maxima)?,
+            forced: cuda.pointer(buffers.forced)?,
+            winners: cuda.pointer(buffers.winners)?,
+            kept_tokens: written(buffers.kept_tokens, &plan.kept_tokens)?,
+            kept_counts: cuda.pointer(buffers.kept_counts)?,
+            largest: cuda.pointer(buffers.largest)?,
+            first_token: plan.params.first_token.cast_unsigned(),
+            mask_words: plan.mask.map_or(0, |mask| mask.cols as u32),
+            kept: plan.kept_tokens.map_or(0, |kept| kept.cols as u32),
+            needs_raw: u32::from(plan.reports()),
+        };
+        // SAFETY: `Params`, `Report`, `DrawAndReport` and `Columns` have the layout of the kernels' structs; the
         // buffers were checked against the plan, and the kernels check requests and tokens, which
         // are data, against the plan's sizes. `row_flags` has a word for each row.
         cuda.enqueue(stream, |queue| unsafe {
@@ -392,6 +489,9 @@ unsafe impl Kernel<SampleLogits> for Prepared {
                 Kind::DrawReport { reports } => {
                     let report = if reports { report } else { report.of_nothing() };
                     queue.launch(function, *shape, &DrawAndReport { drawing: params, report })?;
+                }
+                Kind::Shard | Kind::Columns | Kind::Largest => {
+                    queue.launch(function, *shape, &columns)?;
                 }
                 Kind::Plain | Kind::Probs | Kind::General => {
                     queue.launch(function, *shape, &params)?;
@@ -469,6 +569,18 @@ mod tests {
             assert_eq!(probs(one().mask(mask())), Kind::General);
             assert_eq!(probs(one().top_p(of_requests())), Kind::General);
             assert_eq!(probs(rows(2, VOCAB)), Kind::General);
+            let by_column = |tensors| kind(tensors) == Kind::Columns;
+            let ints = || TensorDesc::new(DType::I32, [4]);
+            let shard = |tensors| kind(tensors) == Kind::Shard;
+            assert!(shard(one().forced(ints())) && shard(one().mask(mask()).forced(ints())));
+            assert!(shard(one().forced(ints()).logprobs(floats(1))));
+            assert!(shard(one().maxima(of_requests()).winners(TensorDesc::new(DType::I64, [4]))));
+            assert!(by_column(one().forced(ints()).probs(floats(VOCAB))));
+            assert!(by_column(rows(2, VOCAB).forced(ints())));
+            assert!(by_column(rows(4, VOCAB).token_ids(TensorDesc::new(DType::I32, [VOCAB]))));
+            assert!(by_column(one().kept_counts(TensorDesc::new(DType::I32, [4]))));
+            let largest = rows(0, VOCAB).largest(TensorDesc::new(DType::F32, [4]));
+            assert_eq!(kind(largest), Kind::Largest);
             let mut half = one();
             half.logits = TensorDesc::new(DType::BF16, [4, VOCAB]);
             assert_eq!(probs(half), Kind::General);

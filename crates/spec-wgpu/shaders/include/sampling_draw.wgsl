@@ -118,7 +118,10 @@ fn race(
     let fate = load_for_all(row, FATE, thread);
     var token = 0u;
     if fate == FATE_DRAWN {
-        token = race_first(course_of(row), vec2(NO_TIME, NONE), thread).y;
+        // `race_columns` draws from a copied row.
+        if COLUMNS == 0u {
+            token = race_first(course_of(row), vec2(NO_TIME, NONE), thread).y;
+        }
     } else if fate == FATE_GREEDY {
         token = first_of_largest(row, thread);
     } else {
@@ -143,8 +146,10 @@ fn race_more(
     let fate = load_for_all(row, FATE, thread);
     var token = NONE;
     if fate == FATE_DRAWN {
-        if thread < race_many(course_of(row), params.draws, thread) {
-            token = found_tokens[thread];
+        if COLUMNS == 0u {
+            if thread < race_many(course_of(row), params.draws, thread) {
+                token = found_tokens[thread];
+            }
         }
     } else if thread == 0u {
         token = load(row, TOKEN);

@@ -9,6 +9,8 @@ override DTYPE = 0u;
 // Threads of a workgroup that handles a whole row, a multiple of THREADS.
 override WIDE = 256u;
 const THREADS = 256u;
+// 1 if the passes read the copy of the rows that `columns` makes (sampling_columns.wgsl).
+override COLUMNS = 0u;
 
 const HAS_REQUESTS = 1u;
 const HAS_TOP_K = 2u;
@@ -21,6 +23,13 @@ const HAS_RANKS = 128u;
 const HAS_TOP_TOKENS = 256u;
 const HAS_TOP_LOGPROBS = 512u;
 const HAS_ROW_FLAGS = 1024u;
+const HAS_IDS = 2048u;
+const HAS_MAXIMA = 4096u;
+const HAS_FORCED = 8192u;
+const HAS_WINNERS = 16384u;
+const HAS_KEPT = 32768u;
+const HAS_COUNTS = 65536u;
+const HAS_TOKEN_MASK = 131072u;
 
 const NONE = 0xffffffffu;
 const LOWEST_KEY = 0x007fffffu;
@@ -65,6 +74,20 @@ const KNOWN_INDEX = 32u;
 const ABOVE = 34u;
 // The logarithm of the sum of the weights of all logits as given.
 const RAW_LOGARITHM = 36u;
+// Of rows by columns: the row's place in `winners`; the given largest logit; the token to take, the
+// column that stands for it, and whether the row draws from this column.
+const PLACE = 37u;
+const GIVEN = 38u;
+const FORCED = 39u;
+const FORCED_COLUMN = 40u;
+const FORCED_KEPT = 41u;
+
+// Places that are no time. Padding has the place of a row that has nothing to offer, and is told
+// apart by the sign.
+const PLACE_FORCED = 0u;
+const PLACE_CERTAIN = 1u;
+const PLACE_NOTHING = 0x7fffffffu;
+const PLACE_PADDING = 0xffffffffu;
 
 // The race decides; the first tokens in the order of logits are taken; or only TOKEN is. Until
 // `open`, a row may be padding, which has no token.
@@ -137,6 +160,47 @@ fn drawn_at(row: u32) -> u32 {
     return params.at.b1 + params.drawn + (row - params.row0) * params.draws;
 }
 
+// ---- columns ----------------------------------------------------------------
+
+// The logit of a column that stands for no token: a NaN whose order is 0.
+const ABSENT = 0xffffffffu;
+
+fn value_at(row: u32, column: u32) -> u32 {
+    return params.at.b1 + params.values + (row - params.row0) * params.vocab + column;
+}
+
+fn column_token_at(row: u32, column: u32) -> u32 {
+    return params.at.b1 + params.column_tokens + (row - params.row0) * params.vocab + column;
+}
+
+fn allowed_at(row: u32) -> u32 {
+    return params.at.b1 + params.allowed + (row - params.row0) * ((params.vocab + 31u) / 32u);
+}
+
+fn time_at(row: u32, column: u32) -> u32 {
+    return params.at.b1 + params.times + (row - params.row0) * params.vocab + column;
+}
+
+// The token of a column that was chosen, or NONE for no column; 0 if a row without tokens chose a
+// column that stands for none.
+fn named(row: u32, column: u32) -> u32 {
+    if column == NONE {
+        return NONE;
+    }
+    let token = work[column_token_at(row, column)];
+    return select(token, 0u, token == NONE);
+}
+
+// Whether a forced token is taken. False for padding.
+fn is_forced(row: u32) -> bool {
+    return has(HAS_FORCED) && load(row, PLACE) != PLACE_PADDING && load(row, FORCED_COLUMN) != NONE;
+}
+
+// Whether the row is padding, the same in all threads of a workgroup.
+fn is_padding_row(row: u32, thread: u32) -> bool {
+    return load_for_all(row, PLACE, thread) == PLACE_PADDING;
+}
+
 // ---- entries ----------------------------------------------------------------
 
 // The bits of the f32 that a key stands for.
@@ -150,6 +214,9 @@ fn logit_at(row: u32, column: u32) -> u32 {
 
 // A logit as bits of an f32.
 fn logit(row: u32, column: u32) -> u32 {
+    if COLUMNS == 1u {
+        return work[value_at(row, column)];
+    }
     let at = logit_at(row, column);
     return float_bits(logits[float_word(at, DTYPE)], at, DTYPE);
 }
@@ -177,6 +244,9 @@ fn key_of_order(order: u32) -> u32 {
 
 // The bits of a lane's entries.
 fn pair_of(row: u32, column: u32) -> vec2<u32> {
+    if COLUMNS == 1u {
+        return vec2(work[value_at(row, column)], work[value_at(row, column + pair_step())]);
+    }
     let at = logit_at(row, column);
     if DTYPE == F32 {
         return vec2(logits[at], logits[at + pair_step()]);
@@ -188,14 +258,19 @@ fn pair_of(row: u32, column: u32) -> vec2<u32> {
     return vec2(float_bits(word, 1u, DTYPE), float_bits(logits[at / 2u + 1u], 0u, DTYPE));
 }
 
+// The least order of an entry. In a copied row, only absent entries have the order 0.
+fn least_order() -> u32 {
+    return select(1u, 0u, COLUMNS == 1u);
+}
+
 // The orders of a lane's entries, which are not 0; 0 for an entry beyond the row.
 fn last_orders(row: u32, column: u32, end: u32) -> vec2<u32> {
     var orders = vec2(0u);
     if column < end {
-        orders.x = max(order_of(logit(row, column)), 1u);
+        orders.x = max(order_of(logit(row, column)), least_order());
     }
     if column + pair_step() < end {
-        orders.y = max(order_of(logit(row, column + pair_step())), 1u);
+        orders.y = max(order_of(logit(row, column + pair_step())), least_order());
     }
     return orders;
 }

@@ -71,4 +71,24 @@ struct Params {
     top_tokens_stride: u32,
     // The same of `top_logprobs`.
     top_logprobs_stride: u32,
+    // Where the copies of rows start in the workspace, in words.
+    values: u32,
+    // Where the tokens of columns start in the workspace, in words.
+    column_tokens: u32,
+    // Where the bits of columns that are allowed start in the workspace, in words.
+    allowed: u32,
+    // Where the times of columns start in the workspace, in words.
+    times: u32,
+    // The token of column 0, where no ids are given.
+    first_token: u32,
+    // Ids from one row to the next in the window; 0 for the ids of all rows.
+    ids_stride: u32,
+    // Words of an id.
+    ids_words: u32,
+    // Words of a row of the mask.
+    mask_words: u32,
+    // Kept tokens that each row lists.
+    kept: u32,
+    // Kept tokens from one row to the next in the window.
+    kept_stride: u32,
 }

@@ -2,6 +2,8 @@
 //! shaders for the passes. The passes of a call depend on the plan, not on the data: where a row
 //! does not need a filter's pass, its workgroups return at once.
 
+mod regions;
+
 use bytemuck::{Pod, Zeroable};
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
@@ -9,8 +11,9 @@ use spec_core::launch_params;
 use spec_core::ops::SampleLogits;
 use spec_core::ops::sample_logits::{Buffers, Plan};
 use spec_core::race::GROUP;
-use spec_core::{DType, Kernel, Matrix, Result, Status, Stream, Supports, View, ViewMut};
+use spec_core::{DType, Kernel, Matrix, Result, Status, Stream, Supports, ViewMut};
 
+use self::regions::Regions;
 use crate::Wgpu;
 use crate::launch::Recorder;
 use crate::memory::Region;
@@ -51,19 +54,6 @@ const MANY_WIDE: u32 = 256;
 const STEPS: u32 = 15;
 const TURNS: u32 = 40_000;
 
-/// Bits for the arguments that are present. The shader has the same numbers.
-const HAS_REQUESTS: u32 = 1;
-const HAS_TOP_K: u32 = 2;
-const HAS_TOP_P: u32 = 4;
-const HAS_MIN_P: u32 = 8;
-const HAS_MASK: u32 = 16;
-const HAS_PROCESSED: u32 = 32;
-const HAS_LOGPROBS: u32 = 64;
-const HAS_RANKS: u32 = 128;
-const HAS_TOP_TOKENS: u32 = 256;
-const HAS_TOP_LOGPROBS: u32 = 512;
-const HAS_ROW_FLAGS: u32 = 1024;
-
 /// The shaders' entry points; `None` for those that the plan does not need.
 struct Programs {
     clear: Option<Program>,
@@ -78,6 +68,15 @@ struct Programs {
     summarize: Option<Program>,
     conclude: Option<Program>,
     top: Option<Program>,
+    columns: Option<ColumnPrograms>,
+}
+
+/// The passes of rows that are copied.
+struct ColumnPrograms {
+    copy: Program,
+    race: Program,
+    name: Program,
+    write_largest: Program,
 }
 
 struct FilterPrograms {
@@ -106,8 +105,13 @@ unsafe impl Supports<SampleLogits> for Wgpu {
 
 impl Programs {
     fn new(gpu: &Wgpu, plan: &Plan, wide: u32) -> Result<Self> {
-        let float = ("DTYPE", super::float_code(plan.logits.dtype));
-        let rows_wide = [float, ("WIDE", wide)];
+        let stored = ("DTYPE", super::float_code(plan.logits.dtype));
+        let copied = is_copied(plan);
+        // A copy is f32.
+        let float = if copied { ("DTYPE", super::float_code(DType::F32)) } else { stored };
+        let columns = ("COLUMNS", u32::from(copied));
+        let read = [float, columns];
+        let rows_wide = [float, columns, ("WIDE", wide)];
         let program = |entry, bindings: &[Access], constants: &[_]| {
             gpu.program(&SHADER, entry, bindings, constants)
         };
@@ -118,20 +122,31 @@ impl Programs {
         let data = [Write, Write, Read, Read, Write, Write, Write];
         let filters = || -> Result<FilterPrograms> {
             Ok(FilterPrograms {
-                spread: program("spread", &data[..4], &[float])?,
+                spread: program("spread", &data[..4], &read)?,
                 aim: program("aim", &data[..2], &[])?,
-                collect: program("collect", &data[..4], &[float])?,
+                collect: program("collect", &data[..4], &read)?,
                 cut: program("cut", &data[..4], &rows_wide)?,
             })
         };
         let sums = || -> Result<[Program; 2]> {
-            Ok([program("sum", &data[..4], &[float])?, program("total", &data[..1], &[])?])
+            Ok([program("sum", &data[..4], &read)?, program("total", &data[..1], &[])?])
+        };
+        let by_column = || -> Result<ColumnPrograms> {
+            let copy = [Write, Read, Read, Read, Write, Write, Read, Read];
+            let name = [Write, Write, Read, Read, Write, Write, Write];
+            Ok(ColumnPrograms {
+                copy: program("columns", &copy, &[stored])?,
+                race: program("race_columns", &data[..6], &rows_wide)?,
+                name: program("name_columns", &name, &read)?,
+                write_largest: program("write_largest", &data[..2], &[])?,
+            })
         };
         let (race, list, threads) = match plan.draws() {
             1 => ("race", RACE_LIST, wide),
             _ => ("race_more", MANY_LIST, MANY_WIDE),
         };
-        let racing = [float, ("WIDE", threads), ("RACE_LIST", list), ("RACE_TOKENS", 3 * threads)];
+        let sizes = [("WIDE", threads), ("RACE_LIST", list), ("RACE_TOKENS", 3 * threads)];
+        let racing = [float, columns, sizes[0], sizes[1], sizes[2]];
         let gather = [Write, Read, Read, Read, Read, Read, Read, Read];
         let reported = [Write, Write, Read, Write, Write, Write, Write];
         let of_raw = plan.logprobs.is_some() || plan.top_logprobs.is_some();
@@ -141,7 +156,7 @@ impl Programs {
         Ok(Programs {
             clear: plan.row_flags.then(|| program("clear", &data[..6], &[])).transpose()?,
             gather: program("gather", &gather, &[])?,
-            scan: program("scan", &data[..6], &[float])?,
+            scan: program("scan", &data[..6], &read)?,
             open: program("open", &data[..6], &rows_wide)?,
             filters: plan.filters.then(filters).transpose()?,
             race: program(race, &data[..6], &racing)?,
@@ -149,12 +164,18 @@ impl Programs {
                 .then(|| program("take", &data[..6], &rows_wide))
                 .transpose()?,
             sums: weighs.then(sums).transpose()?,
-            write_probs: plan.probs.map(|_| program("write_probs", &data, &[float])).transpose()?,
-            summarize: report(summaries, "summarize", &reported[..3], &[float])?,
-            conclude: report(concludes, "conclude", &reported[..5], &[float])?,
+            write_probs: plan.probs.map(|_| program("write_probs", &data, &read)).transpose()?,
+            summarize: report(summaries, "summarize", &reported[..3], &read)?,
+            conclude: report(concludes, "conclude", &reported[..5], &read)?,
             top: report(plan.top() > 0, "top", &reported, &rows_wide)?,
+            columns: copied.then(by_column).transpose()?,
         })
     }
+}
+
+/// Whether the passes read a copy of the rows.
+fn is_copied(plan: &Plan) -> bool {
+    plan.by_column() || plan.largest
 }
 
 impl Sampler {
@@ -180,6 +201,8 @@ impl Sampler {
             plan.ranks,
             plan.top_tokens,
             plan.top_logprobs,
+            plan.token_ids,
+            plan.kept_tokens,
         ];
         let matrices: Vec<_> = matrices.into_iter().flatten().collect();
         let windows = gpu.windows(&matrices, usize::MAX).ok_or_else(too_large)?;
@@ -225,7 +248,7 @@ impl Sampler {
 
     /// Whether the workspace also keeps the largest logit of each group regardless of the mask.
     fn keeps_raw(&self) -> bool {
-        self.plan.mask.is_some() && self.plan.reports()
+        (self.plan.mask.is_some() || is_copied(&self.plan)) && self.plan.reports()
     }
 
     /// 32-bit words of each part of the workspace, per row.
@@ -233,6 +256,7 @@ impl Sampler {
         let (chunks, groups) = (self.chunks() as u64, self.groups() as u64);
         let draws = self.plan.draws() as u64;
         let reports = self.plan.reports();
+        let copied = if is_copied(&self.plan) { self.plan.vocab() as u64 } else { 0 };
         Parts {
             state: STATE,
             partials: chunks * PARTIAL,
@@ -242,6 +266,10 @@ impl Sampler {
             drawn: draws,
             summaries: if reports { chunks * (2 + draws) } else { 0 },
             lists: 2 * self.capacity() as u64,
+            values: copied,
+            column_tokens: copied,
+            allowed: copied.div_ceil(32),
+            times: if draws > 1 { copied } else { 0 },
         }
     }
 
@@ -304,97 +332,22 @@ struct Parts {
     /// Sums and counts of chunks.
     summaries: u64,
     lists: u64,
+    /// A copy of the row, the token of each column, and a bit for each column that is allowed.
+    values: u64,
+    column_tokens: u64,
+    allowed: u64,
+    /// The time of each column.
+    times: u64,
 }
 
 impl Parts {
     /// The 32-bit words of all parts together.
     fn sum(&self) -> u64 {
-        let Parts { state, partials, maxima, raw_maxima, bounds, drawn, summaries, lists } = *self;
-        state + partials + maxima + raw_maxima + bounds + drawn + summaries + lists
-    }
-}
-
-/// The arguments and the workspace as regions.
-struct Regions<'a> {
-    state: Region<'a>,
-    levels: Region<'a>,
-    logits: Region<'a>,
-    positions: Region<'a>,
-    temperature: Region<'a>,
-    seeds: Region<'a>,
-    top_k: Region<'a>,
-    top_p: Region<'a>,
-    min_p: Region<'a>,
-    requests: Region<'a>,
-    mask: Region<'a>,
-    tokens: Region<'a>,
-    probs: Region<'a>,
-    logprobs: Region<'a>,
-    processed: Region<'a>,
-    ranks: Region<'a>,
-    top_tokens: Region<'a>,
-    top_logprobs: Region<'a>,
-    row_flags: Region<'a>,
-    flags: Region<'a>,
-    /// `HAS_` bits of the arguments that are present.
-    has: u32,
-}
-
-impl<'a> Regions<'a> {
-    fn new(of: &Sampler, workspace: ViewMut<'a>, buffers: Buffers<'a>) -> Result<Self> {
-        let gpu = &of.gpu;
-        let mut has = 0;
-        let mut read = |view: Option<View<'a>>, bit| match view {
-            Some(view) => {
-                has |= bit;
-                gpu.region(&view)
-            }
-            None => Ok(Region::nothing()),
-        };
-        let top_k = read(buffers.top_k, HAS_TOP_K)?;
-        let top_p = read(buffers.top_p, HAS_TOP_P)?;
-        let min_p = read(buffers.min_p, HAS_MIN_P)?;
-        let requests = read(buffers.requests, HAS_REQUESTS)?;
-        let mask = read(buffers.mask, HAS_MASK)?;
-        let mut written = |view: Option<ViewMut<'a>>, bit| match view {
-            Some(view) => {
-                has |= bit;
-                gpu.region_mut(view)
-            }
-            None => Ok(Region::nothing()),
-        };
-        let logprobs = written(buffers.logprobs, HAS_LOGPROBS)?;
-        let processed = written(buffers.processed_logprobs, HAS_PROCESSED)?;
-        let ranks = written(buffers.ranks, HAS_RANKS)?;
-        let top_tokens = written(buffers.top_tokens, HAS_TOP_TOKENS)?;
-        let top_logprobs = written(buffers.top_logprobs, HAS_TOP_LOGPROBS)?;
-        let row_flags = written(buffers.row_flags, HAS_ROW_FLAGS)?;
-        let probs = written(buffers.probs, 0)?;
-        let flags = written(buffers.flags, 0)?;
-        let mut workspace = gpu.region_of_workspace(workspace)?;
-        Ok(Regions {
-            state: workspace.take(of.state_words()),
-            levels: workspace,
-            logits: gpu.region(&buffers.logits)?,
-            positions: gpu.region(&buffers.positions)?,
-            temperature: gpu.region(&buffers.temperature)?,
-            seeds: gpu.region(&buffers.seeds)?,
-            top_k,
-            top_p,
-            min_p,
-            requests,
-            mask,
-            tokens: gpu.region_mut(buffers.tokens)?,
-            probs,
-            logprobs,
-            processed,
-            ranks,
-            top_tokens,
-            top_logprobs,
-            row_flags,
-            flags,
-            has,
-        })
+        let Parts { state, partials, maxima, raw_maxima, bounds, drawn, summaries, lists, .. } =
+            *self;
+        let Parts { values, column_tokens, allowed, times, .. } = *self;
+        let copy = values + column_tokens + allowed + times;
+        state + partials + maxima + raw_maxima + bounds + drawn + summaries + lists + copy
     }
 }
 
@@ -435,8 +388,18 @@ impl Sampler {
         if let Some(clear) = &p.clear {
             run(clear, &surveyed, &params, rows.div_ceil(64))?;
         }
+        if let Some(columns) = &p.columns {
+            let ids = of(plan.token_ids.as_ref(), regions.token_ids);
+            let Regions { row_flags, maxima, forced, .. } = *regions;
+            let copy = [state, ids, logits, mask, flags, row_flags, maxima, forced];
+            run(&columns.copy, &copy, &params, chunks)?;
+        }
         run(&p.scan, &surveyed, &params, chunks)?;
         run(&p.open, &surveyed, &params, rows)?;
+        if let (Some(columns), true) = (&p.columns, plan.largest) {
+            let largest = [state, regions.largest];
+            return run(&columns.write_largest, &largest, &params, rows.div_ceil(64));
+        }
         if let Some(filters) = &p.filters {
             run(&filters.spread, &bound, &params, chunks)?;
             run(&filters.aim, &bound, &params, rows)?;
@@ -449,6 +412,9 @@ impl Sampler {
         run(&p.race, &bound, &params, rows)?;
         if let Some(take) = &p.take {
             run(take, &bound, &params, rows)?;
+        }
+        if let Some(columns) = &p.columns {
+            run(&columns.race, &surveyed, &params, rows)?;
         }
         if let Some([sum, total]) = &p.sums {
             run(sum, &bound, &params, chunks)?;
@@ -465,6 +431,12 @@ impl Sampler {
         }
         if let Some(top) = &p.top {
             run(top, &reported, &params, rows)?;
+        }
+        if let Some(columns) = &p.columns {
+            let kept_tokens = of(plan.kept_tokens.as_ref(), regions.kept_tokens);
+            let Regions { winners, kept_counts, .. } = *regions;
+            let named = [state, winners, logits, mask, kept_counts, tokens, kept_tokens];
+            run(&columns.name, &named, &params, rows)?;
         }
         Ok(())
     }
@@ -521,6 +493,16 @@ impl Sampler {
             ranks_stride: stride(plan.ranks.as_ref()),
             top_tokens_stride: stride(plan.top_tokens.as_ref()),
             top_logprobs_stride: stride(plan.top_logprobs.as_ref()),
+            values: part(parts.values),
+            column_tokens: part(parts.column_tokens),
+            allowed: part(parts.allowed),
+            times: part(parts.times),
+            first_token: plan.params.first_token.cast_unsigned(),
+            ids_stride: stride(plan.token_ids.as_ref()),
+            ids_words: plan.token_ids.map_or(1, |ids| words(ids.dtype)),
+            mask_words: plan.mask.map_or(0, |mask| mask.cols as u32),
+            kept: plan.kept_tokens.map_or(0, |kept| kept.cols as u32),
+            kept_stride: stride(plan.kept_tokens.as_ref()),
         }
     }
 }
@@ -595,6 +577,26 @@ launch_params! {
         top_tokens_stride: u32,
         /// The same of `top_logprobs`.
         top_logprobs_stride: u32,
+        /// Where the copies of rows start in the workspace, in words.
+        values: u32,
+        /// Where the tokens of columns start in the workspace, in words.
+        column_tokens: u32,
+        /// Where the bits of columns that are allowed start in the workspace, in words.
+        allowed: u32,
+        /// Where the times of columns start in the workspace, in words.
+        times: u32,
+        /// The token of column 0, where no ids are given.
+        first_token: u32,
+        /// Ids from one row to the next in the window; 0 for the ids of all rows.
+        ids_stride: u32,
+        /// Words of an id.
+        ids_words: u32,
+        /// Words of a row of the mask.
+        mask_words: u32,
+        /// Kept tokens that each row lists.
+        kept: u32,
+        /// Kept tokens from one row to the next in the window.
+        kept_stride: u32,
     }
 }
 

@@ -8,11 +8,13 @@
 //! weights. The entries that reach the bound, in most rows only a few, are gathered, and the row
 //! is cut among them ([`crate::select`]).
 
+mod columns;
 mod cut;
+mod outputs;
 mod report;
 mod row;
 
-use std::ops::{Deref, Range};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rayon::prelude::*;
@@ -20,16 +22,18 @@ use spec_core::exact::{self, sampling};
 use spec_core::ops::SampleLogits;
 use spec_core::ops::sample_logits::{Buffers, MAX_DRAWS, Plan};
 use spec_core::philox::{Draw, Purpose};
-use spec_core::{Element, Kernel, Matrix, Result, Route, Supports, ViewMut, flags};
+use spec_core::{Kernel, Result, Route, Supports, ViewMut, flags};
 
+use self::columns::{ColumnScratch, Columns};
 use self::cut::{Kept, cut, total};
-use self::report::{Reported, report};
+use self::outputs::{OutputRow, Outputs, WorkerRange};
+use self::report::report;
 use self::row::{Logits, Room, Scratch};
 use super::{by_float, by_int, kernel};
 use crate::Cpu;
 use crate::race::{self, Finishers, Racers};
 use crate::simd::{self, BLOCK, Float, GROUP};
-use crate::slices::{Int, Ints, Rows, Workspace, raise, slice, slice_mut, workspace_size};
+use crate::slices::{Int, Ints, Rows, Workspace, raise, slice, workspace_size};
 use crate::weights::{self, Scale};
 
 /// The tokens that a row has drawn.
@@ -81,7 +85,9 @@ unsafe impl Supports<SampleLogits> for Cpu {
         let words = |each: usize| workers.saturating_mul(each).saturating_mul(4);
         let [vocab, groups] = [plan.vocab(), prepared.groups()].map(words);
         let [order, sums] = [2 * plan.vocab(), 2 * prepared.blocks()].map(words);
-        let size = workspace_size(&[order, sums, vocab, vocab, groups, groups, groups]);
+        let copy = words(prepared.columns());
+        let rows = [order, sums, vocab, vocab, groups, groups, groups, copy, copy, copy];
+        let size = workspace_size(&rows);
         // SAFETY: as for the `impl`.
         Ok(unsafe { kernel::<SampleLogits, _>(prepared, size, launch, loops) })
     }
@@ -101,12 +107,22 @@ impl Prepared {
     fn blocks(&self) -> usize {
         self.plan.vocab().div_ceil(BLOCK)
     }
+
+    /// The number of columns of a row that is copied; 0 if rows are not.
+    fn columns(&self) -> usize {
+        if self.plan.by_column() || self.plan.largest { self.plan.vocab() } else { 0 }
+    }
 }
 
 fn loops(prepared: &Prepared, route: &mut Route) {
     let Prepared { plan, workers } = prepared;
     if *workers > 0 {
-        let name = if plan.filters { "sample_logits.filters" } else { "sample_logits.plain" };
+        let name = match plan {
+            _ if plan.largest => "sample_logits.largest",
+            _ if plan.by_column() => "sample_logits.columns",
+            _ if plan.filters => "sample_logits.filters",
+            _ => "sample_logits.plain",
+        };
         let split = if prepared.splits_rows() { "rows split" } else { "rows whole" };
         let rows = plan.rows().div_ceil(*workers);
         route.push(name, format_args!("{workers} workers of {rows} rows, {split}"));
@@ -128,8 +144,9 @@ fn by_token<T: Float>(p: &Prepared, workspace: Workspace<'_>, buffers: Buffers<'
 fn run<T: Float, I: Int>(
     p: &Prepared,
     mut workspace: Workspace<'_>,
-    buffers: Buffers<'_>,
+    mut buffers: Buffers<'_>,
 ) -> Result<()> {
+    let flags = buffers.flags.take();
     let Prepared { plan, workers } = p;
     let (vocab, groups, blocks) = (plan.vocab(), p.groups(), p.blocks());
     let scratch = Scratch {
@@ -140,6 +157,11 @@ fn run<T: Float, I: Int>(
         maxima: workspace.take(workers * groups)?,
         ranked: workspace.take(workers * groups)?,
         bounds: workspace.take(workers * groups)?,
+        columns: ColumnScratch {
+            raw: workspace.take(workers * p.columns())?,
+            values: workspace.take(workers * p.columns())?,
+            tokens: workspace.take(workers * p.columns())?,
+        },
     };
     let met = AtomicU32::new(0);
     let sampler = Sampler {
@@ -156,30 +178,19 @@ fn run<T: Float, I: Int>(
             (Some(view), Some(matrix)) => Some(Rows::new(view, matrix)?),
             _ => None,
         },
+        columns: by_column(plan, &buffers)?,
         // With at least as many rows as threads, no row is split.
         chunk: if p.splits_rows() { CHUNK } else { blocks },
     };
     // Each worker takes `each` rows, one after the other.
     let each = plan.rows().div_ceil(p.workers);
-    let outputs = Outputs::<I> {
-        tokens: Part::new(Some(buffers.tokens), Some(plan.tokens))?,
-        probs: Part::new(buffers.probs, plan.probs)?,
-        logprobs: Part::new(buffers.logprobs, plan.logprobs)?,
-        processed: Part::new(buffers.processed_logprobs, plan.processed_logprobs)?,
-        ranks: Part::new(buffers.ranks, plan.ranks)?,
-        top_tokens: Part::new(buffers.top_tokens, plan.top_tokens)?,
-        top_logprobs: Part::new(buffers.top_logprobs, plan.top_logprobs)?,
-        row_flags: match buffers.row_flags {
-            Some(view) => Part { data: Some(slice_mut(view)?), stride: 1, cols: 1 },
-            None => Part { data: None, stride: 0, cols: 0 },
-        },
-    };
+    let outputs = Outputs::<I>::new(plan, buffers)?;
     let all = WorkerRange { workers: 0..p.workers, scratch, outputs };
     rayon::iter::split(all, |range| range.split(p, each)).for_each(|range| {
         let WorkerRange { workers, scratch, mut outputs } = range;
         // rayon may stop before each range has one worker. Then the scratch of the range's
         // first worker serves all rows of the range.
-        let (mut scratch, _) = scratch.split(1, [vocab, blocks, groups]);
+        let (mut scratch, _) = scratch.split(1, [vocab, blocks, groups, p.columns()]);
         let first = workers.start * each;
         for row in first..plan.rows().min(workers.end * each) {
             let bits = sampler.write(row, &mut scratch, outputs.row(row - first));
@@ -191,154 +202,23 @@ fn run<T: Float, I: Int>(
             }
         }
     });
-    raise(buffers.flags, met.into_inner())
+    raise(flags, met.into_inner())
 }
 
-/// The rows and the scratch memory of consecutive workers.
-///
-/// A struct that is split by hand, because parallel iterators over eight outputs, seven of which
-/// may be absent, would be compiled once for each combination of outputs.
-struct WorkerRange<'a, I> {
-    workers: Range<usize>,
-    scratch: Scratch<'a>,
-    outputs: Outputs<'a, I>,
-}
-
-impl<I> WorkerRange<'_, I> {
-    /// Splits the range of two or more workers into two halves. Each worker has `each` rows.
-    fn split(self, p: &Prepared, each: usize) -> (Self, Option<Self>) {
-        let Range { start, end } = self.workers;
-        let half = (end - start) / 2;
-        if half == 0 {
-            return (self, None);
-        }
-        let scratch = self.scratch.split(half, [p.plan.vocab(), p.blocks(), p.groups()]);
-        let outputs = self.outputs.split(half * each);
-        let range = |workers, scratch, outputs| WorkerRange { workers, scratch, outputs };
-        (
-            range(start..start + half, scratch.0, outputs.0),
-            Some(range(start + half..end, scratch.1, outputs.1)),
-        )
+/// The arguments of rows by columns; `None` for a call without them.
+fn by_column<'a>(plan: &Plan, buffers: &Buffers<'a>) -> Result<Option<Columns<'a>>> {
+    if !plan.by_column() && !plan.largest {
+        return Ok(None);
     }
-}
-
-/// Consecutive rows of all outputs.
-struct Outputs<'a, I> {
-    tokens: Part<'a, I>,
-    probs: Part<'a, f32>,
-    logprobs: Part<'a, f32>,
-    processed: Part<'a, f32>,
-    ranks: Part<'a, i32>,
-    top_tokens: Part<'a, i32>,
-    top_logprobs: Part<'a, f32>,
-    row_flags: Part<'a, u32>,
-}
-
-/// One row of all outputs.
-struct OutputRow<'a, I> {
-    tokens: Option<&'a mut [I]>,
-    drawn: Drawn<'a>,
-    reported: Reported<'a>,
-}
-
-impl<I: Int> OutputRow<'_, I> {
-    /// The outputs of a row that is padding.
-    fn pad(self) {
-        if let Some(tokens) = self.tokens {
-            tokens.fill(I::of(-1));
-        }
-        let Drawn { probs, logprobs } = self.drawn;
-        if let Some(probs) = probs {
-            probs.fill(0.0);
-        }
-        if let Some(logprobs) = logprobs {
-            logprobs.fill(f32::NEG_INFINITY);
-        }
-        self.reported.pad();
-    }
-}
-
-impl<I> Outputs<'_, I> {
-    /// Splits the rows into the first `rows` rows and the remaining rows.
-    fn split(self, rows: usize) -> (Self, Self) {
-        let (tokens, tokens_behind) = self.tokens.split(rows);
-        let (probs, probs_behind) = self.probs.split(rows);
-        let (logprobs, logprobs_behind) = self.logprobs.split(rows);
-        let (processed, processed_behind) = self.processed.split(rows);
-        let (ranks, ranks_behind) = self.ranks.split(rows);
-        let (top_tokens, top_tokens_behind) = self.top_tokens.split(rows);
-        let (top_logprobs, top_logprobs_behind) = self.top_logprobs.split(rows);
-        let (row_flags, row_flags_behind) = self.row_flags.split(rows);
-        (
-            Outputs {
-                tokens,
-                probs,
-                logprobs,
-                processed,
-                ranks,
-                top_tokens,
-                top_logprobs,
-                row_flags,
-            },
-            Outputs {
-                tokens: tokens_behind,
-                probs: probs_behind,
-                logprobs: logprobs_behind,
-                processed: processed_behind,
-                ranks: ranks_behind,
-                top_tokens: top_tokens_behind,
-                top_logprobs: top_logprobs_behind,
-                row_flags: row_flags_behind,
-            },
-        )
-    }
-
-    fn row(&mut self, row: usize) -> OutputRow<'_, I> {
-        OutputRow {
-            tokens: self.tokens.row(row),
-            drawn: Drawn { probs: self.probs.row(row), logprobs: self.processed.row(row) },
-            reported: Reported {
-                logprobs: self.logprobs.row(row),
-                ranks: self.ranks.row(row),
-                top_tokens: self.top_tokens.row(row),
-                top_logprobs: self.top_logprobs.row(row),
-            },
-        }
-    }
-}
-
-/// Consecutive rows of one output; without data if the caller did not ask for the output.
-struct Part<'a, U> {
-    data: Option<&'a mut [U]>,
-    stride: usize,
-    cols: usize,
-}
-
-impl<'a, U> Part<'a, U> {
-    fn new(view: Option<ViewMut<'a>>, matrix: Option<Matrix>) -> Result<Self>
-    where
-        U: Element,
-    {
-        Ok(match (view, matrix) {
-            (Some(view), Some(matrix)) => {
-                Part { data: Some(slice_mut(view)?), stride: matrix.row_stride, cols: matrix.cols }
-            }
-            _ => Part { data: None, stride: 0, cols: 0 },
-        })
-    }
-
-    /// Splits the rows into the first `rows` rows and the remaining rows.
-    fn split(self, rows: usize) -> (Self, Self) {
-        let Part { data, stride, cols } = self;
-        // The memory may end right after the last row, without the gap to a next row.
-        let halves = data.map(|data| data.split_at_mut(data.len().min(rows * stride)));
-        let (data, behind) = halves.unzip();
-        (Part { data, stride, cols }, Part { data: behind, stride, cols })
-    }
-
-    fn row(&mut self, row: usize) -> Option<&mut [U]> {
-        self.data.as_mut().map(|data| &mut data[row * self.stride..][..self.cols])
-    }
+    Ok(Some(Columns {
+        ids: match (buffers.token_ids, plan.token_ids) {
+            (Some(view), Some(matrix)) => Some((Ints::new(view)?, matrix)),
+            _ => None,
+        },
+        first: plan.params.first_token.cast_unsigned(),
+        maxima: buffers.maxima.map(slice).transpose()?,
+        forced: buffers.forced.map(slice).transpose()?,
+    }))
 }
 
 struct Sampler<'a, T> {
@@ -352,6 +232,7 @@ struct Sampler<'a, T> {
     min_p: Option<&'a [f32]>,
     requests: Option<Ints<'a>>,
     mask: Option<Rows<'a, i32>>,
+    columns: Option<Columns<'a>>,
     /// The number of blocks of a row that one thread takes at a time.
     chunk: usize,
 }
@@ -407,6 +288,9 @@ impl<T: Float> Sampler<'_, T> {
         if request == -1 {
             outputs.pad();
             return 0;
+        }
+        if let Some(columns) = &self.columns {
+            return self.write_by_column(row, request, columns, scratch, outputs);
         }
         let mut met = 0;
         let first = self.sample(row, request, scratch, outputs.drawn, &mut met);
@@ -523,6 +407,12 @@ impl<T: Float> Sampler<'_, T> {
     }
 }
 
+/// A key such that tokens with smaller keys have less than one unit of weight, or less than `floor`.
+fn lightest(scale: Scale, floor: u64) -> u32 {
+    let least = scale.reaches(NO_UNIT);
+    if floor == 0 { least } else { least.max(scale.reaches((floor as f64 * UNIT).ln() as f32)) }
+}
+
 /// The tokens of a row that race.
 struct Contest<'a, T> {
     logits: &'a Logits<'a, T>,
@@ -536,12 +426,7 @@ impl<T: Float> Contest<'_, T> {
     /// The first `wanted` tokens to finish.
     fn first(&self, draw: Draw, wanted: usize, floor: u64, scratch: &mut Scratch<'_>) -> Tokens {
         let max = self.scale.max();
-        // Tokens with smaller keys have less than one unit of weight, or are dropped by a filter.
-        let mut least = self.scale.reaches(NO_UNIT);
-        if floor > 0 {
-            least = least.max(self.scale.reaches((floor as f64 * UNIT).ln() as f32));
-        }
-        let least = least.max(self.kept.map_or(0, |kept| kept.key));
+        let least = lightest(self.scale, floor).max(self.kept.map_or(0, |kept| kept.key));
         race::bound_logits(draw, scratch.maxima, least, max, self.inverse, scratch.bounds);
         let mut finishers = Finishers::new(wanted);
         let mut room = race::Room { bounds: scratch.bounds, groups: scratch.ranked };

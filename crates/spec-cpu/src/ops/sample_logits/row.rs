@@ -4,6 +4,7 @@ use rayon::prelude::*;
 use spec_core::exact::{self, sampling};
 
 use super::NO_UNIT;
+use super::columns::ColumnScratch;
 use crate::select::{self, Reach};
 use crate::simd::{self, BLOCK, Float, GROUP, GROUPS};
 use crate::weights::{self, Scale, Steps};
@@ -39,12 +40,18 @@ pub(super) struct Scratch<'a> {
     pub(super) ranked: &'a mut [u32],
     /// The sum of weights of each block.
     pub(super) sums: &'a mut [u64],
+    /// The copy of a row, for rows by columns.
+    pub(super) columns: ColumnScratch<'a>,
 }
 
 impl Scratch<'_> {
     /// The scratch of the first `workers` workers, and that of those behind. A row of each worker
-    /// has `vocab` logits in `blocks` blocks and `groups` groups.
-    pub(super) fn split(self, workers: usize, [vocab, blocks, groups]: [usize; 3]) -> (Self, Self) {
+    /// has `vocab` logits in `blocks` blocks and `groups` groups, and a copy of `columns` columns.
+    pub(super) fn split(
+        self,
+        workers: usize,
+        [vocab, blocks, groups, columns]: [usize; 4],
+    ) -> (Self, Self) {
         let (keys, keys_behind) = self.keys.split_at_mut(workers * vocab);
         let (indices, indices_behind) = self.indices.split_at_mut(workers * vocab);
         let (maxima, maxima_behind) = self.maxima.split_at_mut(workers * groups);
@@ -52,8 +59,9 @@ impl Scratch<'_> {
         let (bounds, bounds_behind) = self.bounds.split_at_mut(workers * groups);
         let (ranked, ranked_behind) = self.ranked.split_at_mut(workers * groups);
         let (sums, sums_behind) = self.sums.split_at_mut(workers * blocks);
+        let (columns, columns_behind) = self.columns.split(workers, columns);
         (
-            Scratch { keys, indices, maxima, order, bounds, ranked, sums },
+            Scratch { keys, indices, maxima, order, bounds, ranked, sums, columns },
             Scratch {
                 keys: keys_behind,
                 indices: indices_behind,
@@ -62,6 +70,7 @@ impl Scratch<'_> {
                 bounds: bounds_behind,
                 ranked: ranked_behind,
                 sums: sums_behind,
+                columns: columns_behind,
             },
         )
     }
