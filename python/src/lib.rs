@@ -11,7 +11,7 @@
 //! | `contract` | an operator's contract, and the errors for its arguments |
 //! | `arguments` | the arguments of one call: read, completed, compared with the plan |
 //! | `operator`, `plan` | `Operator` and `Plan`, the objects that Python calls |
-//! | `pipeline` | `Pipeline`: several operators by one call |
+//! | `pipeline`, `stages` | `Pipeline`: several operators by one call |
 //! | `device` | open devices; threads after a fork |
 //! | `shape` | shapes as Python objects, for calls that are traced |
 //! | `error` | exceptions |
@@ -31,6 +31,7 @@ mod pipeline;
 mod plan;
 mod prepared;
 mod shape;
+mod stages;
 mod workspace;
 
 use pyo3::prelude::*;

@@ -14,11 +14,12 @@ use crate::device;
 use crate::dlpack::{self, Array};
 use crate::error;
 use crate::library::{self, Arrays, Fresh};
-use crate::operator::{Key, Operator};
+use crate::operator::Key;
 use crate::prepared::Descs;
-use crate::workspace::{Keeps, Workspaces};
+use crate::stages::{Maker, Stage, described, inputs, signature};
+use crate::workspace::{Keeps, Need, Workspaces};
 
-/// The largest number of shapes for which a pipeline keeps its operators and memory.
+/// The largest number of shapes for which a pipeline keeps its operators.
 const REMEMBERED: usize = 1024;
 
 /// The alignment of the memory between operators.
@@ -53,13 +54,8 @@ pub struct Pipeline {
     /// How to make the pipeline again.
     made_of: Py<PyTuple>,
     known: Mutex<HashMap<u64, Vec<Arc<Ready>>>>,
-}
-
-/// An operator of a pipeline.
-struct Stage {
-    operator: Py<Operator>,
-    /// For each argument of the operator, the array; `None` for an argument that is always absent.
-    arrays: Vec<Option<usize>>,
+    /// The memory that calls of all shapes share, by device.
+    workspaces: Mutex<Vec<Arc<Workspaces>>>,
 }
 
 /// A pipeline for arrays of certain shapes and types on a device.
@@ -71,7 +67,9 @@ struct Ready {
     results: Vec<(Fresh, TensorDesc)>,
     /// The arrays that are kept, and where they lie behind the operators' own workspace.
     kept: Vec<(usize, usize)>,
-    workspaces: Workspaces,
+    /// Memory for these and for the operators.
+    need: Need,
+    workspaces: Arc<Workspaces>,
 }
 
 /// An operator that was created for certain shapes.
@@ -128,7 +126,7 @@ impl Pipeline {
     ) -> PyResult<Given<'py>> {
         let py = arrays.py();
         if arrays.len() > self.taken {
-            return Err(signature(py, format!("at most {} arrays", self.taken)));
+            return Err(signature(py, &format!("at most {} arrays", self.taken)));
         }
         let mut objects: Vec<_> =
             arrays.iter().map(|one| (!one.is_none()).then_some(one)).collect();
@@ -138,11 +136,11 @@ impl Pipeline {
             let place = self.names[..self.taken].iter().position(|known| *known == name);
             match place {
                 Some(place) if objects[place].is_none() => objects[place] = Some(object),
-                Some(_) => return Err(signature(py, format!("`{name}` was passed twice"))),
+                Some(_) => return Err(signature(py, &format!("`{name}` was passed twice"))),
                 None => {
                     let names = self.names[..self.taken].join(", ");
                     let words = format!("`{name}` is unknown, expected one of {names}");
-                    return Err(signature(py, words));
+                    return Err(signature(py, &words));
                 }
             }
         }
@@ -197,15 +195,16 @@ impl Pipeline {
 
     /// Creates the operators for these arrays.
     fn prepare(&self, py: Python<'_>, given: &Given<'_>) -> PyResult<Ready> {
-        let device = given.device.ok_or_else(|| signature(py, "no array was passed".to_owned()))?;
-        let handle = device::open(device).map_err(|raised| error::raise(py, &raised))?;
+        let device = given.device.ok_or_else(|| signature(py, "no array was passed"))?;
+        let workspaces = self.workspaces(py, device)?;
+        let handle = workspaces.handle();
         let taken: Vec<_> =
             given.arrays.iter().map(|array| array.map(|array| array.desc)).collect();
         let mut descs = taken.clone();
         descs.resize(self.names.len(), None);
         let mut steps = Vec::with_capacity(self.stages.len());
         for stage in &self.stages {
-            steps.push(self.step(py, stage, &handle, &mut descs)?);
+            steps.push(self.step(py, stage, handle, &mut descs)?);
         }
         let mut results = Vec::with_capacity(self.results.len());
         for place in self.taken..self.taken + self.results.len() {
@@ -228,13 +227,25 @@ impl Pipeline {
                 let end = size.and_then(|size| start.checked_add(size));
                 let end = end.filter(|end| *end <= isize::MAX as usize - 2 * ALIGNMENT);
                 let words = "the arrays between the stages are larger than memory";
-                bytes = end.ok_or_else(|| signature(py, words.to_owned()))?;
+                bytes = end.ok_or_else(|| signature(py, words))?;
             }
         }
         // Room to align the start, since a workspace in host memory has any alignment.
         let bytes = if kept.is_empty() { bytes } else { bytes + ALIGNMENT - 1 };
-        let workspaces = Workspaces::new(py, handle, bytes)?;
-        Ok(Ready { taken, steps, results, kept, workspaces })
+        Ok(Ready { taken, steps, results, kept, need: Need::new(py, bytes)?, workspaces })
+    }
+
+    /// The memory of the calls on a device.
+    fn workspaces(&self, py: Python<'_>, device: Device) -> PyResult<Arc<Workspaces>> {
+        // Opened before the lock is taken, since an exception is made by code of Python.
+        let handle = device::open(device).map_err(|raised| error::raise(py, &raised))?;
+        let mut known = self.workspaces.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = known.iter().find(|one| one.device() == device) {
+            return Ok(found.clone());
+        }
+        let made = Arc::new(Workspaces::new(handle));
+        known.push(made.clone());
+        Ok(made)
     }
 
     /// Creates the operator of a stage, and describes the arrays that it is the first to write.
@@ -354,7 +365,7 @@ impl Pipeline {
         addresses.resize(self.names.len(), None);
         // SAFETY: the operators use the workspace as the work of their calls, all on one stream.
         let done = unsafe {
-            ready.workspaces.run(&given.lent, Keeps::Plan, |start, on| {
+            ready.workspaces.run(&given.lent, &ready.need, Keeps::Plan, |start, on| {
                 let aligned = if ready.kept.is_empty() {
                     start
                 } else {
@@ -387,11 +398,6 @@ impl Pipeline {
     }
 }
 
-/// The error for a call, or a construction, with a wrong signature.
-fn signature(py: Python<'_>, words: String) -> PyErr {
-    error::signature(py, format!("Pipeline: {words}"))
-}
-
 fn signed(extents: &[usize]) -> Vec<i64> {
     extents.iter().map(|&extent| extent as i64).collect()
 }
@@ -405,99 +411,6 @@ fn first(desc: &TensorDesc, rows: usize) -> TensorDesc {
     }
     let strides: Vec<_> = strides.iter().map(|&step| step as i64).collect();
     dlpack::describe(desc.dtype(), &shape, &strides).unwrap_or(*desc)
-}
-
-/// What a pipeline is made of, while it is made.
-struct Maker {
-    names: Vec<String>,
-    /// How many arrays a call takes.
-    taken: usize,
-}
-
-impl Maker {
-    fn place(&self, name: &str) -> Option<usize> {
-        self.names.iter().position(|known| known == name)
-    }
-
-    /// The arrays of a stage's arguments. An output that a later stage reads, or that is required,
-    /// is kept where no call passes it.
-    fn stage(
-        &mut self,
-        py: Python<'_>,
-        operator: &Operator,
-        renamed: &HashMap<String, String>,
-        later: &HashSet<String>,
-        written: &mut HashSet<usize>,
-    ) -> PyResult<Vec<Option<usize>>> {
-        let (name, arguments) = (operator.contract().name(), operator.contract().arguments());
-        if let Some(unknown) =
-            renamed.keys().find(|key| arguments.iter().all(|argument| argument.name != **key))
-        {
-            return Err(signature(py, format!("{name} has no argument `{unknown}`")));
-        }
-        let mut arrays = Vec::with_capacity(arguments.len());
-        for argument in arguments {
-            let array = renamed.get(argument.name).map_or(argument.name, String::as_str);
-            let mut place = self.place(array);
-            let is_output = argument.role == Role::Output;
-            if is_output && place.is_none() && (!argument.optional || later.contains(array)) {
-                self.names.push(array.to_owned());
-                place = Some(self.names.len() - 1);
-            }
-            match place {
-                Some(place) if is_output => {
-                    written.insert(place);
-                }
-                Some(place) if place >= self.taken && !written.contains(&place) => {
-                    let words = format!("{name} reads `{array}` before a stage writes it");
-                    return Err(signature(py, words));
-                }
-                None if !is_output && !argument.optional => {
-                    return Err(signature(py, format!("nobody passes {name} its `{array}`")));
-                }
-                _ => {}
-            }
-            arrays.push(place);
-        }
-        Ok(arrays)
-    }
-
-    /// The first user of each array: a stage, and the place of its argument.
-    ///
-    /// # Errors
-    /// If nobody uses an array, a result is not written, or two arrays have one name.
-    fn users(
-        &self,
-        py: Python<'_>,
-        stages: &[Stage],
-        written: &HashSet<usize>,
-    ) -> PyResult<Vec<(usize, usize)>> {
-        let mut users = Vec::with_capacity(self.names.len());
-        for (array, name) in self.names.iter().enumerate() {
-            let user = stages.iter().enumerate().find_map(|(i, stage)| {
-                Some((i, stage.arrays.iter().position(|used| *used == Some(array))?))
-            });
-            if self.place(name) != Some(array) {
-                return Err(signature(py, format!("`{name}` is named twice")));
-            }
-            if array >= self.taken && !written.contains(&array) {
-                return Err(signature(py, format!("no stage writes `{name}`")));
-            }
-            users.push(user.ok_or_else(|| signature(py, format!("no stage uses `{name}`")))?);
-        }
-        Ok(users)
-    }
-}
-
-/// A stage as Python has it: an operator, and its arguments' names with those of arrays.
-type Described<'py> = (Bound<'py, Operator>, HashMap<String, String>);
-
-fn described<'py>(stage: &Bound<'py, PyAny>) -> PyResult<Described<'py>> {
-    let (operator, renamed) = match stage.cast::<PyTuple>() {
-        Ok(pair) => (pair.get_item(0)?, pair.get_item(1)?.extract()?),
-        Err(_) => (stage.clone(), HashMap::new()),
-    };
-    Ok((operator.getattr("_native")?.cast_into()?, renamed))
 }
 
 #[pymethods]
@@ -519,7 +432,8 @@ impl Pipeline {
         let taken = arrays.len();
         let names = arrays.into_iter().chain(results.iter().map(|(name, _)| name.clone()));
         let mut maker = Maker { names: names.collect(), taken };
-        let stages = stages.iter().map(described).collect::<PyResult<Vec<_>>>()?;
+        let stages =
+            stages.into_iter().map(|stage| described(&stage)).collect::<PyResult<Vec<_>>>()?;
         let mut written = HashSet::new();
         let mut made = Vec::with_capacity(stages.len());
         for (i, (operator, renamed)) in stages.iter().enumerate() {
@@ -534,7 +448,7 @@ impl Pipeline {
         };
         let passed = |name: &String| {
             let place = maker.place(name).filter(|place| *place < taken);
-            place.ok_or_else(|| signature(py, format!("no call passes `{name}`")))
+            place.ok_or_else(|| signature(py, &format!("no call passes `{name}`")))
         };
         let first = first.iter().map(|(cut, by)| Ok((passed(cut)?, passed(by)?)));
         let first = first.collect::<PyResult<_>>()?;
@@ -542,14 +456,25 @@ impl Pipeline {
             None => Ok(None),
             Some(dtype) => match library::dtype(&dtype) {
                 Ok(dtype) => Ok(Some(dtype)),
-                Err(_) => Err(signature(py, format!("`{name}` is of no type `{dtype}`"))),
+                Err(_) => Err(signature(py, &format!("`{name}` is of no type `{dtype}`"))),
             },
         });
         let results = results.collect::<PyResult<_>>()?;
         let written = (0..taken).map(|array| written.contains(&array)).collect();
         let (names, stages) = (maker.names, made);
-        let known = Mutex::default();
-        Ok(Pipeline { names, taken, results, stages, users, written, first, made_of, known })
+        let (known, workspaces) = (Mutex::default(), Mutex::default());
+        Ok(Pipeline {
+            names,
+            taken,
+            results,
+            stages,
+            users,
+            written,
+            first,
+            made_of,
+            known,
+            workspaces,
+        })
     }
 
     /// Enqueues the operators on arrays in the order that the pipeline was made with, or by name;
@@ -588,13 +513,6 @@ impl Pipeline {
         let make = py.import("spec_ops._native")?.getattr("Pipeline")?;
         Ok((make, self.made_of.bind(py).clone()))
     }
-}
-
-/// The arrays that a stage reads.
-fn inputs((operator, renamed): &Described<'_>) -> Vec<String> {
-    let read = operator.get().contract().inputs();
-    let array = |name: &str| renamed.get(name).map_or(name, String::as_str).to_owned();
-    read.map(|(_, argument)| array(argument.name)).collect()
 }
 
 impl std::fmt::Debug for Pipeline {

@@ -10,7 +10,7 @@ use crate::contract::Contract;
 use crate::device;
 use crate::dlpack::Array;
 use crate::library::{Arrays, Fresh};
-use crate::workspace::{Keeps, Workspaces};
+use crate::workspace::{Keeps, Need, Workspaces};
 
 /// Descriptors of an operator's arguments, in the contract's order; `None` for absent arguments.
 pub type Descs = [Option<TensorDesc>; MAX_ARGUMENTS];
@@ -22,6 +22,7 @@ pub struct Prepared {
     pub descs: Descs,
     /// For each argument, the output to make if the caller gives none.
     pub outputs: [Option<Fresh>; MAX_ARGUMENTS],
+    need: Need,
     workspaces: Workspaces,
 }
 
@@ -41,8 +42,8 @@ impl Prepared {
         let handle = device::open(device).map_err(raise)?;
         let count = operator.arguments().len();
         let call = operator.create(&handle, &descs[..count]).map_err(raise)?;
-        let workspaces = Workspaces::new(py, handle, call.workspace_size())?;
-        Ok(Prepared { call, descs, outputs, workspaces })
+        let need = Need::new(py, call.workspace_size())?;
+        Ok(Prepared { call, descs, outputs, need, workspaces: Workspaces::new(handle) })
     }
 
     /// The device that the operator was created for.
@@ -52,7 +53,7 @@ impl Prepared {
 
     /// Bytes that a call uses besides its arguments.
     pub fn workspace_size(&self) -> usize {
-        self.workspaces.bytes()
+        self.need.bytes()
     }
 
     /// The kernels that a call runs, in words.
@@ -83,7 +84,7 @@ impl Prepared {
         let addresses = &addresses[..arrays.len()];
         // SAFETY: the operator uses a workspace as the work of its call.
         let done = unsafe {
-            self.workspaces.run(lent, keeps, |workspace, on| {
+            self.workspaces.run(lent, &self.need, keeps, |workspace, on| {
                 // SAFETY: the caller promised what `call` needs of the arrays, and `run` gives a
                 // workspace of the size that this operator was created with.
                 self.call.call(Address::from(workspace), addresses, on.stream())

@@ -8,17 +8,39 @@ use spec::{Buffer, Result, Stream};
 use crate::device;
 use crate::library::{Arrays, Fresh};
 
-/// The workspaces of the calls of one plan, all of the same size.
+/// The workspaces of the calls of a plan, or of a pipeline, on one device.
 pub struct Workspaces {
     handle: spec::Handle,
-    bytes: usize,
-    /// The workspace that a call or a plan makes on a CUDA device.
-    new: Fresh,
     /// Workspaces in host memory that no call uses now. A call on the CPU takes long, so each
     /// call has a workspace of its own and threads that share a plan never wait for each other.
     host: Mutex<Vec<Buffer<u8>>>,
-    /// Workspaces on a CUDA device, one for each stream.
+    /// Workspaces on a CUDA device: for each stream one, and a larger one where calls came to need
+    /// it.
     streams: Mutex<Vec<Arc<Lane>>>,
+}
+
+/// The workspace that a call needs.
+#[derive(Debug)]
+pub struct Need {
+    bytes: usize,
+    /// The array that holds it on a CUDA device.
+    new: Fresh,
+}
+
+impl Need {
+    /// A workspace of so many bytes.
+    ///
+    /// # Errors
+    /// Python's, without memory for a tuple.
+    pub fn new(py: Python<'_>, bytes: usize) -> PyResult<Self> {
+        let shape = (bytes,).into_pyobject(py)?.into_any().unbind();
+        Ok(Need { bytes, new: Fresh::new(shape, "u8") })
+    }
+
+    /// The bytes of the workspace.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
 }
 
 /// A plan's workspace on one CUDA stream. The plan owns the workspace until the plan ends, so
@@ -29,6 +51,7 @@ struct Lane {
     _workspace: Py<PyAny>,
     /// The address of the workspace's first byte.
     start: u64,
+    bytes: usize,
     /// Held while one call's kernels are enqueued. The stream runs calls one after the other in
     /// the order in which their kernels were enqueued, so calls may share a workspace if and
     /// only if all kernels of one call are enqueued before the first kernel of the next.
@@ -74,14 +97,14 @@ impl Enqueue {
 }
 
 impl Workspaces {
-    /// No workspaces yet, for calls on a device that need `bytes`.
-    ///
-    /// # Errors
-    /// Python's, without memory for a tuple.
-    pub fn new(py: Python<'_>, handle: spec::Handle, bytes: usize) -> PyResult<Self> {
-        let shape = (bytes,).into_pyobject(py)?.into_any().unbind();
-        let (host, streams) = (Mutex::default(), Mutex::default());
-        Ok(Workspaces { handle, bytes, new: Fresh::new(shape, "u8"), host, streams })
+    /// No workspaces yet, for calls on a device.
+    pub fn new(handle: spec::Handle) -> Self {
+        Workspaces { handle, host: Mutex::default(), streams: Mutex::default() }
+    }
+
+    /// The open device.
+    pub fn handle(&self) -> &spec::Handle {
+        &self.handle
     }
 
     /// The device of the calls.
@@ -89,14 +112,9 @@ impl Workspaces {
         self.handle.device()
     }
 
-    /// The bytes of a workspace.
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// Runs `work` with the address of a workspace, which is 0 where a call needs none, and with
-    /// what makes the stream of `lent`. Python's lock is released meanwhile. The outer result reports that no
-    /// workspace was made.
+    /// what makes the stream of `lent`. Python's lock is released meanwhile. The outer result
+    /// reports that no workspace was made.
     ///
     /// # Errors
     /// Those of an array's library that makes no workspace, and those of `work`.
@@ -106,25 +124,28 @@ impl Workspaces {
     pub unsafe fn run(
         &self,
         lent: &Arrays<'_>,
+        need: &Need,
         keeps: Keeps,
         work: impl FnOnce(u64, Enqueue) -> Result<()> + Send,
     ) -> PyResult<Result<()>> {
         match lent.stream() {
             // SAFETY: the caller promised what `on_stream` needs.
-            Some(stream) => unsafe { self.on_stream(lent, stream, keeps, work) },
-            None => Ok(self.on_host(lent.py(), work)),
+            Some(stream) => unsafe { self.on_stream(lent, stream, need, keeps, work) },
+            None => Ok(self.on_host(lent.py(), need.bytes, work)),
         }
     }
 
     fn on_host(
         &self,
         py: Python<'_>,
+        bytes: usize,
         work: impl FnOnce(u64, Enqueue) -> Result<()> + Send,
     ) -> Result<()> {
         let mut workspace = None;
-        if self.bytes > 0 {
+        if bytes > 0 {
             let free = self.host.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            workspace = Some(free.map_or_else(|| self.handle.allocate(self.bytes), Ok)?);
+            let free = free.filter(|free| free.len() >= bytes);
+            workspace = Some(free.map_or_else(|| self.handle.allocate(bytes), Ok)?);
         }
         let start = workspace.as_mut().and_then(|buffer| buffer.view_mut().host::<u8>());
         let start = start.map_or(0, |host| host.as_mut_ptr().expose_provenance() as u64);
@@ -145,6 +166,7 @@ impl Workspaces {
         &self,
         lent: &Arrays<'_>,
         stream: u64,
+        need: &Need,
         keeps: Keeps,
         work: impl FnOnce(u64, Enqueue) -> Result<()> + Send,
     ) -> PyResult<Result<()>> {
@@ -152,9 +174,9 @@ impl Workspaces {
         let mut own = None;
         let mut lane = None;
         match keeps {
-            _ if self.bytes == 0 => {}
-            Keeps::Nobody => own = Some(self.allocate(lent)?),
-            Keeps::Plan => lane = Some(self.lane(lent, stream)?),
+            _ if need.bytes == 0 => {}
+            Keeps::Nobody => own = Some(self.allocate(lent, need)?),
+            Keeps::Plan => lane = Some(self.lane(lent, stream, need)?),
         }
         let start = match (&own, &lane) {
             (Some((_, start)), _) => *start,
@@ -175,32 +197,40 @@ impl Workspaces {
         Ok(done)
     }
 
-    /// The plan's workspace on a stream, allocated by the first call on this stream.
-    fn lane(&self, lent: &Arrays<'_>, stream: u64) -> PyResult<Arc<Lane>> {
+    /// The plan's workspace on a stream, allocated by the first call on this stream that needs so
+    /// many bytes. Smaller workspaces stay, for graphs that were captured with them; each is at
+    /// least twice as large as those before, so that all of them take at most twice the largest.
+    fn lane(&self, lent: &Arrays<'_>, stream: u64, need: &Need) -> PyResult<Arc<Lane>> {
         let stream = StreamKey::new(stream);
-        if let Some(lane) = find(&self.streams(), stream) {
+        if let Some(lane) = find(&self.streams(), stream, need.bytes) {
             return Ok(lane);
         }
+        let largest =
+            self.streams().iter().filter(|lane| lane.stream == stream).map(|lane| lane.bytes).max();
+        let larger =
+            largest.map(|bytes| Need::new(lent.py(), need.bytes.max(2 * bytes))).transpose()?;
+        let need = larger.as_ref().unwrap_or(need);
         // The lock of `streams` is not held while the library's code runs, which may let other
         // threads run. If two threads both allocate, the first workspace is kept.
-        let (workspace, start) = self.allocate(lent)?;
+        let (workspace, start) = self.allocate(lent, need)?;
         let mut streams = self.streams();
-        if let Some(lane) = find(&streams, stream) {
+        if let Some(lane) = find(&streams, stream, need.bytes) {
             return Ok(lane);
         }
-        let lane = Arc::new(Lane { stream, _workspace: workspace, start, turn: Mutex::default() });
+        let (bytes, turn) = (need.bytes, Mutex::default());
+        let lane = Arc::new(Lane { stream, _workspace: workspace, start, bytes, turn });
         streams.push(lane.clone());
         Ok(lane)
     }
 
     /// Allocates a workspace with the arrays' own library; returns the array and its address.
-    fn allocate(&self, lent: &Arrays<'_>) -> PyResult<(Py<PyAny>, u64)> {
-        let (workspace, read) = lent.make(&self.new, self.device())?;
+    fn allocate(&self, lent: &Arrays<'_>, need: &Need) -> PyResult<(Py<PyAny>, u64)> {
+        let (workspace, read) = lent.make(&need.new, self.device())?;
         let read = match read {
             Some(read) => Some(read),
             None => Arrays::new(lent.py()).read(&workspace).ok(),
         };
-        let bytes = self.bytes;
+        let bytes = need.bytes;
         match read {
             Some(array) if array.desc.span() >= bytes => Ok((workspace.unbind(), array.address)),
             _ => {
@@ -215,12 +245,12 @@ impl Workspaces {
     }
 }
 
-fn find(streams: &[Arc<Lane>], stream: StreamKey) -> Option<Arc<Lane>> {
-    streams.iter().find(|lane| lane.stream == stream).cloned()
+fn find(streams: &[Arc<Lane>], stream: StreamKey, bytes: usize) -> Option<Arc<Lane>> {
+    streams.iter().find(|lane| lane.stream == stream && lane.bytes >= bytes).cloned()
 }
 
 impl std::fmt::Debug for Workspaces {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Workspaces({} bytes on {})", self.bytes, self.device())
+        write!(f, "Workspaces(on {})", self.device())
     }
 }
