@@ -6,7 +6,7 @@ use serde_json::json;
 use spec_bench as bench;
 
 /// The operators that have peers.
-const OPERATORS: [&str; 14] = [
+const OPERATORS: [&str; 15] = [
     "topk_router",
     "deduplicate_topk",
     "hot_slots",
