@@ -3,13 +3,14 @@
     python bench/sharded.py [--world 2] [--json FILE] [--vocab 128256] [--seconds 1]
 
 * `gather`: an all-gather of the logits, then `sample_logits` of the whole rows on each rank;
-* `exchange`: an all-to-all, after which each rank has whole rows, `sample_logits` of these, and an
-  all-gather of the tokens;
-* `winners`: the largest logits, an all-reduce MAX, `sample_logits` with `maxima`, an all-reduce MIN.
+* `exchange`: an all-to-all, after which each rank has whole rows, `sample_logits` of these, and
+  an all-gather of the tokens;
+* `winners`: the largest logits, an all-reduce MAX, `sample_logits` with `maxima`, and an
+  all-reduce MIN.
 
-All by NCCL, each in one CUDA graph per rank. Prints microseconds per step, the largest of the ranks'
-medians, and compares the tokens of every way, on every rank, with those of one GPU that has the whole
-rows. NVLink multicast stays off.
+All by NCCL, each in one CUDA graph per rank. Prints microseconds per step, the largest of the
+ranks' medians, and compares the tokens of every way, on every rank, with those of one GPU that has
+the whole rows. NVLink multicast stays off.
 """
 
 import argparse
@@ -157,8 +158,8 @@ def run(rank, size, port, arguments):
                 one = {"dtype": name, "rows": rows, "way": way, "us": round(time.item(), 2)}
                 results.append(one | {"wrong_ranks": wrong.item()})
             if rank == 0:
-                row = {one["way"]: one["us"] for one in results if one["dtype"] == name and one["rows"] == rows}
-                words = "  ".join(f"{way} {us:8.1f}" for way, us in row.items())
+                here = [one for one in results if (one["dtype"], one["rows"]) == (name, rows)]
+                words = "  ".join(f"{one['way']} {one['us']:8.1f}" for one in here)
                 print(f"{name:>4} {rows:5} rows: {words}", flush=True)
     if rank == 0:
         about = {
@@ -179,7 +180,8 @@ def run(rank, size, port, arguments):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    raw = argparse.RawTextHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--world", type=int, default=2)
     parser.add_argument("--vocab", type=int, default=128256)
     parser.add_argument("--seconds", type=float, default=1.0)

@@ -158,4 +158,6 @@ def _gathered(logits: torch.Tensor, group: Any, size: int, vocab: int) -> torch.
 def _all_gather(made: torch.Tensor, own: torch.Tensor, group: Any) -> None:
     # As bytes, since Gloo does not know every type.
     to, of = made.view(-1).view(torch.uint8), own.view(-1).view(torch.uint8)
-    dist.all_gather_into_tensor(to, of, group)
+    # Later versions of torch have another name for it.
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    gather(to, of, group)
