@@ -166,7 +166,6 @@ struct Prepared {
     /// The kernel that gathers values and slots, if any are asked for; or the one that also finishes
     /// the indices.
     gather: Option<(Function, Shape)>,
-    is_finished: bool,
 }
 
 struct Choice {
@@ -353,7 +352,7 @@ unsafe impl Supports<IndexerTopk> for Cuda {
         });
         let (gather, plan) = (gather.transpose()?, plan.clone());
         let cuda = self.clone();
-        Ok(Box::new(Prepared { cuda, plan, prologue, choice, gather, is_finished }))
+        Ok(Box::new(Prepared { cuda, plan, prologue, choice, gather }))
     }
 }
 
