@@ -2119,11 +2119,11 @@ typedef struct {
  * - `ranks` `[rows] or [rows, n]`, i32: written, optional.
  * - `top_tokens` `[rows, top]`, i32: written, optional.
  * - `top_logprobs` `[rows, top]`, f32: written, optional.
+ * - `row_flags` `[rows]`, u32: written, optional.
  * - `winners` `[rows]`, i64 or u64: written, optional.
  * - `kept_tokens` `[rows, kept]`, i32: written, optional.
  * - `kept_counts` `[rows]`, i32: written, optional.
  * - `largest` `[rows]`, f32: written, optional.
- * - `row_flags` `[rows]`, u32: written, optional.
  * - `flags` `[1]`, u32: changed in place, optional.
  *
  * # Errors
@@ -3114,8 +3114,7 @@ typedef struct {
     spec_tensor trust;
     /**
      * `[batch]`, i32: read, optional.
-     * Requests with a value other than 0 have no drafts and no rows, as `append_tokens` writes
-     * it.
+     * Requests with a value other than 0 have no drafts and no rows.
      */
     spec_tensor finished;
     /**
