@@ -418,6 +418,13 @@ fn names<O: Signature>(
             let rows = number(bytes)?;
             let others = if bytes.arbitrary()? { rows } else { number(bytes)? };
             names.extend([("rows", rows), ("requests", others), ("tables", others)]);
+            // Candidates say how many columns there are.
+            if let Some(block) = size("candidate_block")
+                && bytes.arbitrary()?
+            {
+                let c = number(bytes)?;
+                names.extend([("c", c), ("cols", c.saturating_mul(block))]);
+            }
         }
         _ => {}
     }

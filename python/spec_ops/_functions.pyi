@@ -40,7 +40,7 @@ def topk_router(
     """Mixture-of-experts routing: the `topk` experts of each token."""
 
 def deduplicate_topk(
-    indices: Array, *, mtp_step: int = 1, counts: bool = False,
+    indices: Array, *, mtp_step: int = 1, counts: bool = False, inverse: bool = False,
     out: Sequence[Array | None] | None = None
 ) -> results.DeduplicateTopkResult:
     """The distinct values of each request's top-k rows, ascending."""
@@ -141,10 +141,11 @@ def moe_align(
     """Groups a router's picks by expert, for grouped matrix products."""
 
 def indexer_topk(
-    scores: Array, *, k: int, block_size: int = 1, lengths: Array | None = None,
-    starts: Array | None = None, values: bool = False, block_table: Array | None = None,
-    requests: Array | None = None, slots: bool = False, flags: Array | None = None,
-    out: Sequence[Array | None] | None = None
+    scores: Array, *, k: int, block_size: int = 1, pool: int = 1, forced_first: int = 0,
+    forced_last: int = 0, candidate_block: int = 1, lengths: Array | None = None,
+    starts: Array | None = None, candidates: Array | None = None, values: bool = False,
+    block_table: Array | None = None, requests: Array | None = None, slots: bool = False,
+    flags: Array | None = None, out: Sequence[Array | None] | None = None
 ) -> results.IndexerTopkResult:
     """The positions of the `k` best scores of each row, for sparse attention. `deduplicate_topk` takes these positions."""
 

@@ -52,7 +52,8 @@ class DeduplicateTopk(Planned):
         self, *, mtp_step: int = 1
     ) -> None: ...
     def plan(
-        self, indices: Array, *, counts: bool = False, out: Sequence[Array | None] | None = None
+        self, indices: Array, *, counts: bool = False, inverse: bool = False,
+        out: Sequence[Array | None] | None = None
     ) -> Plan: ...
 
 class RejectionSample(Planned):
@@ -179,12 +180,13 @@ class MoeAlign(Planned):
 
 class IndexerTopk(Planned):
     def __init__(
-        self, *, k: int, block_size: int = 1
+        self, *, k: int, block_size: int = 1, pool: int = 1, forced_first: int = 0,
+        forced_last: int = 0, candidate_block: int = 1
     ) -> None: ...
     def plan(
         self, scores: Array, *, lengths: Array | None = None, starts: Array | None = None,
-        values: bool = False, block_table: Array | None = None, requests: Array | None = None,
-        slots: bool = False, flags: Array | None = None,
+        candidates: Array | None = None, values: bool = False, block_table: Array | None = None,
+        requests: Array | None = None, slots: bool = False, flags: Array | None = None,
         out: Sequence[Array | None] | None = None
     ) -> Plan: ...
 

@@ -29,10 +29,11 @@ class TopkRouterResult(NamedTuple):
 
 class DeduplicateTopkResult(NamedTuple):
     """Of :func:`deduplicate_topk`: ``unique`` [batch, mtp_step * k], ``counts`` [batch] or
-    None."""
+    None, ``inverse`` [batch * mtp_step, k] or None."""
 
     unique: Array
     counts: Array | None
+    inverse: Array | None
 
 class RejectionSampleResult(NamedTuple):
     """Of :func:`rejection_sample`: ``output_token_ids`` [batch, max_spec_len + 1],

@@ -38,7 +38,7 @@ def topk_router(
     """As :func:`spec_ops.topk_router`, under `torch.compile` too."""
 
 def deduplicate_topk(
-    indices: Array, *, mtp_step: int = 1, counts: bool = False
+    indices: Array, *, mtp_step: int = 1, counts: bool = False, inverse: bool = False
 ) -> results.DeduplicateTopkResult:
     """As :func:`spec_ops.deduplicate_topk`, under `torch.compile` too."""
 
@@ -133,9 +133,11 @@ def moe_align(
     """As :func:`spec_ops.moe_align`, under `torch.compile` too."""
 
 def indexer_topk(
-    scores: Array, *, k: int, block_size: int = 1, lengths: Array | None = None,
-    starts: Array | None = None, values: bool = False, block_table: Array | None = None,
-    requests: Array | None = None, slots: bool = False, flags: Array | None = None
+    scores: Array, *, k: int, block_size: int = 1, pool: int = 1, forced_first: int = 0,
+    forced_last: int = 0, candidate_block: int = 1, lengths: Array | None = None,
+    starts: Array | None = None, candidates: Array | None = None, values: bool = False,
+    block_table: Array | None = None, requests: Array | None = None, slots: bool = False,
+    flags: Array | None = None
 ) -> results.IndexerTopkResult:
     """As :func:`spec_ops.indexer_topk`, under `torch.compile` too."""
 

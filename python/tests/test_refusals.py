@@ -370,6 +370,7 @@ def test_outputs_that_are_asked_for():
         made = spec_ops.deduplicate_topk(rows, counts=True, out=out)
         assert made.unique is mine and made.counts.tolist() == [2]
         assert spec_ops.deduplicate_topk(rows, out=out).counts is None
+    assert spec_ops.deduplicate_topk(rows, inverse=True).inverse.tolist() == [[1, 0]]
     counts = np.empty(1, np.int32)
     made = spec_ops.deduplicate_topk(rows, counts=True, out=(None, counts))
     assert made.counts is counts and made.unique.tolist() == [[3, 7]]

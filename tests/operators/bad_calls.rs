@@ -251,6 +251,17 @@ fn indexer_topk() {
         &[
             ("k", BadParam, |p, _| p.k = 0),
             ("k", BadParam, |p, _| p.k = 4097),
+            ("pool", BadParam, |p, _| p.pool = 0),
+            ("pool", BadParam, |p, _| p.pool = 12),
+            ("pool", BadParam, |p, _| p.pool = 2048),
+            ("forced_first", BadParam, |p, _| p.forced_first = 17),
+            ("forced_last", BadParam, |p, _| (p.forced_first, p.forced_last) = (16, 1)),
+            ("forced_last", BadParam, |p, _| p.forced_last = usize::MAX),
+            ("candidate_block", BadParam, |p, _| p.candidate_block = 0),
+            ("candidate_block", BadParam, |p, _| p.candidate_block = 1025),
+            ("starts", BadParam, |p, t| {
+                (p.candidate_block, t.candidates) = (4, Some(TensorDesc::new(I32, [3, 25])));
+            }),
             ("block_size", BadParam, |p, _| p.block_size = 0),
             ("block_size", BadParam, |p, _| p.block_size = 1 << 31),
             ("scores", BadTensorShape, |_, t| t.scores = TensorDesc::new(F32, [3, 1 << 31])),
@@ -259,6 +270,24 @@ fn indexer_topk() {
             // Without `requests`, a table belongs to each row.
             ("block_table", BadTensorShape, |_, t| t.requests = None),
             ("requests", BadTensorShape, |_, t| t.requests = Some(TensorDesc::new(I32, [5]))),
+        ],
+    );
+    let params = IndexerTopk::new(16).candidate_block(4);
+    let tensors = params.tensors(F32, 3, 100).candidates(TensorDesc::new(I32, [3, 25]));
+    check(
+        &params,
+        &tensors,
+        &[
+            ("pool", BadParam, |p, _| p.pool = 2),
+            ("forced_first", BadParam, |p, _| p.forced_first = 1),
+            ("forced_last", BadParam, |p, _| p.forced_last = 1),
+            ("candidates", BadTensorShape, |p, _| p.candidate_block = 5),
+            ("candidates", BadTensorShape, |_, t| {
+                t.candidates = Some(TensorDesc::new(I32, [3, 26]));
+            }),
+            ("candidates", BadTensorShape, |_, t| {
+                t.candidates = Some(TensorDesc::new(I32, [2, 25]));
+            }),
         ],
     );
 }

@@ -1046,6 +1046,11 @@ typedef struct {
      * The number of distinct values of each request.
      */
     spec_tensor counts;
+    /**
+     * `[batch * mtp_step, k]`, i32: written, optional.
+     * Where each index stands in its request's row of `unique`; -1 for padding.
+     */
+    spec_tensor inverse;
 } spec_deduplicate_topk_tensors;
 
 /**
@@ -1068,6 +1073,10 @@ typedef struct {
      * `[batch]`, i32: written, optional.
      */
     void *counts;
+    /**
+     * `[batch * mtp_step, k]`, i32: written, optional.
+     */
+    void *inverse;
 } spec_deduplicate_topk_buffers;
 
 /**
@@ -1080,6 +1089,7 @@ typedef struct {
  * - `indices` `[batch * mtp_step, k]`, i32: read.
  * - `unique` `[batch, mtp_step * k]`, i32: written.
  * - `counts` `[batch]`, i32: written, optional.
+ * - `inverse` `[batch * mtp_step, k]`, i32: written, optional.
  *
  * # Errors
  * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the backend
@@ -3450,6 +3460,27 @@ typedef struct {
      * Default: 1.
      */
     size_t block_size;
+    /**
+     * The number of neighbouring scores of a block, of which the largest counts: a power of
+     * two up to [`MAX_POOL`]. With 1, a block is a position.
+     * Default: 1.
+     */
+    size_t pool;
+    /**
+     * How many of the first blocks are always chosen. Together with `forced_last` at most `k`.
+     * Default: 0.
+     */
+    size_t forced_first;
+    /**
+     * How many of the last blocks are always chosen.
+     * Default: 0.
+     */
+    size_t forced_last;
+    /**
+     * The number of positions of a candidate, 1 to [`MAX_POOL`].
+     * Default: 1.
+     */
+    size_t candidate_block;
 } spec_indexer_topk_params;
 
 /**
@@ -3467,7 +3498,8 @@ typedef struct {
     spec_tensor scores;
     /**
      * `[rows]`, i32 or i64: read, optional.
-     * How many scores each row covers; absent: all from the row's start on.
+     * How many scores each row covers; absent: all from the row's start on. With `candidates`,
+     * how many positions; absent: any number.
      */
     spec_tensor lengths;
     /**
@@ -3477,13 +3509,15 @@ typedef struct {
     spec_tensor starts;
     /**
      * `[rows, k]`, i32 or u32 or i64: written.
-     * The positions of the best scores, relative to the row's start, ascending, then -1.
+     * The positions of the best scores, or the numbers of the best blocks, relative to the
+     * row's start, ascending, then -1. With `candidates`, positions in the order of columns.
      */
     spec_tensor indices;
     /**
      * `[1]`, u32: changed in place, optional.
      * Bits for bad data, OR-ed into the word's previous value: 1 a NaN, 2 a position without a
-     * block, 4 a start or length that was cut, or a request without a table.
+     * block, or a candidate out of range, 4 a start or length that was cut, or a request without
+     * a table.
      */
     spec_tensor flags;
     /**
@@ -3510,6 +3544,12 @@ typedef struct {
      * cache does not have, and behind the last position. Needs `block_table`.
      */
     spec_tensor slots;
+    /**
+     * `[rows, c]`, i32: read, optional.
+     * The blocks of `candidate_block` positions whose scores `scores` has, -1 for none: `cols`
+     * is `c * candidate_block`. Without `starts`, `pool` and forced blocks.
+     */
+    spec_tensor candidates;
 } spec_indexer_topk_tensors;
 
 /**
@@ -3556,6 +3596,10 @@ typedef struct {
      * `[rows, k]`, i32: written, optional.
      */
     void *slots;
+    /**
+     * `[rows, c]`, i32: read, optional.
+     */
+    const void *candidates;
 } spec_indexer_topk_buffers;
 
 /**
@@ -3569,6 +3613,7 @@ typedef struct {
  * - `scores` `[rows, cols]`, f32 or f16 or bf16: read.
  * - `lengths` `[rows]`, i32 or i64: read, optional.
  * - `starts` `[rows]`, i32 or i64: read, optional.
+ * - `candidates` `[rows, c]`, i32: read, optional.
  * - `indices` `[rows, k]`, i32 or u32 or i64: written.
  * - `values` `[rows, k]`, f32: written, optional.
  * - `block_table` `[tables, blocks]`, i32: read, optional.

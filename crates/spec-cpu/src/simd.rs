@@ -324,6 +324,26 @@ pub(crate) fn small_group_maxima(values: &[f32], keys: &mut [u32]) {
     maxima(values, keys, largest_of_few);
 }
 
+/// The largest value of each group of `pool` values, where `pool` is a power of two that divides
+/// [`BLOCK`]; the last group may be shorter. NaN counts as negative infinity, and -0 as +0.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+pub(crate) fn pool_maxima(values: &[f32], pool: usize, maxima: &mut [f32]) {
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
+    for (values, max) in values.chunks(pool).zip(maxima) {
+        let mut lanes = [f32::NEG_INFINITY; 8];
+        let (eights, rest) = values.as_chunks::<8>();
+        for eight in eights {
+            for (lane, &x) in lanes.iter_mut().zip(eight) {
+                *lane = larger(*lane, x);
+            }
+        }
+        for (lane, &x) in lanes.iter_mut().zip(rest) {
+            *lane = larger(*lane, x);
+        }
+        *max = lanes.iter().fold(f32::NEG_INFINITY, |max, &lane| larger(max, lane)) + 0.0;
+    }
+}
+
 /// Whether any value is NaN.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
 pub(crate) fn any_nan(values: &[f32]) -> bool {

@@ -1,6 +1,11 @@
 // indexer_topk: gathers the scores of the chosen positions, and the slots of these positions in a
 // paged cache. Runs after the kernel that chooses, and only if `values` or `slots` is wanted.
 //
+// `finish` does the same after kernels that chose in rows in which not each score stands for a
+// position, or without the blocks that are always chosen: it also completes the indices. The kernel
+// that chose has written its indices behind the first `forced_first` ones of a row, counted from
+// there.
+//
 // One thread computes one output, so that all loads of a warp are in flight at once. The positions
 // of a row ascend, so neighbouring threads mostly read the same cache line of scores and the same
 // entry of the block table.
@@ -22,6 +27,25 @@ INLINE i32 slot_of(const Gather<T>& p, const i32* blocks, u32 position, u32& bit
 }
 
 template <typename T>
+INLINE void put_value(const Gather<T>& p, u32 row, u32 i, float x) {
+    p.values[row][i] = x == x ? x : negative_infinity();
+}
+
+// Writes the slot of a position. An output after the last position has none.
+template <typename T>
+INLINE void put_slot(const Gather<T>& p, u32 row, u32 i, u32 position, bool is_position,
+                     u32& bits) {
+    const i64 request = p.requests == nullptr ? row : p.requests[row];
+    i32 slot = -1;
+    if (request < 0 || request >= p.tables) {
+        bits |= BAD_LENGTHS;
+    } else if (is_position) {
+        slot = slot_of(p, p.block_table[request], position, bits);
+    }
+    p.slots[row][i] = slot;
+}
+
+template <typename T>
 INLINE void gather(const Gather<T>& p) {
     const u32 row = blockIdx.x / p.parts;
     const u32 i = blockIdx.x % p.parts * blockDim.x + threadIdx.x;
@@ -35,17 +59,52 @@ INLINE void gather(const Gather<T>& p) {
         if (p.values.data != nullptr) {
             const float x =
                 is_position ? to_f32(p.scores[row][start + index]) : negative_infinity();
-            p.values[row][i] = x == x ? x : negative_infinity();
+            put_value(p, row, i, x);
         }
         if (p.slots.data != nullptr) {
-            const i64 request = p.requests == nullptr ? row : p.requests[row];
-            i32 slot = -1;
-            if (request < 0 || request >= p.tables) {
-                bits |= BAD_LENGTHS;
-            } else if (is_position) {
-                slot = slot_of(p, p.block_table[request], static_cast<u32>(index), bits);
-            }
-            p.slots[row][i] = slot;
+            put_slot(p, row, i, static_cast<u32>(index), is_position, bits);
+        }
+    }
+    const u32 any = __reduce_or_sync(ALL_LANES, bits);
+    if (lane_id() == 0) raise(p.flags, any);
+}
+
+template <typename T>
+INLINE void finish(const Gather<T>& p) {
+    const u32 row = blockIdx.x / p.parts;
+    const u32 i = blockIdx.x % p.parts * blockDim.x + threadIdx.x;
+    u32 bits = 0;
+    if (i < p.k) {
+        const u32 count = p.notes[2 * static_cast<u64>(p.rows) + row];
+        const u32 first = min(p.forced_first, count);
+        const u32 last = min(p.forced_last, count - first);
+        const u32 chosen = first + min(p.room, count - first - last);
+        // What the output stands for, among the row's blocks or covered columns.
+        u32 item = NONE;
+        if (i < first) {
+            item = i;
+        } else if (i < chosen) {
+            item = static_cast<u32>(p.indices.at(row, i)) + first;
+        } else if (i < chosen + last) {
+            item = count - last + (i - chosen);
+        }
+        const bool is_item = item < count;
+        i32 index = -1;
+        if (is_item) {
+            const bool has_positions = p.positions != nullptr;
+            index = has_positions ? p.positions[row * p.scores.stride + item] : item;
+        }
+        p.indices.set(row, i, index);
+        const bool is_forced = i < first || i >= chosen;
+        if (is_forced || p.values.data != nullptr) {
+            const u32 from = p.notes[row] - first;
+            const float x = is_item ? to_f32(p.scores[row][from + item]) : negative_infinity();
+            // The kernel that chose has not seen a score that is always chosen.
+            if (is_forced && x != x) bits |= NON_FINITE;
+            if (p.values.data != nullptr) put_value(p, row, i, x);
+        }
+        if (p.slots.data != nullptr) {
+            put_slot(p, row, i, static_cast<u32>(index), is_item, bits);
         }
     }
     const u32 any = __reduce_or_sync(ALL_LANES, bits);
@@ -55,3 +114,6 @@ INLINE void gather(const Gather<T>& p) {
 SPEC_KERNEL(indexer_topk_gather_f32, gather<float>, Gather<float>, 256)
 SPEC_KERNEL(indexer_topk_gather_f16, gather<f16>, Gather<f16>, 256)
 SPEC_KERNEL(indexer_topk_gather_bf16, gather<bf16>, Gather<bf16>, 256)
+SPEC_KERNEL(indexer_topk_finish_f32, finish<float>, Gather<float>, 256)
+SPEC_KERNEL(indexer_topk_finish_f16, finish<f16>, Gather<f16>, 256)
+SPEC_KERNEL(indexer_topk_finish_bf16, finish<bf16>, Gather<bf16>, 256)

@@ -4,6 +4,10 @@
 // indexer_topk: the scores of the chosen positions, and the slots where a paged cache keeps them.
 // Runs after the passes that choose, and only where `values` or `slots` is asked for.
 //
+// `finish` does the same where not each score of a row stands for a position: it also writes the
+// blocks that are always chosen, and the positions of covered columns. The passes that choose have
+// written what they chose behind the first `forced_first` indices of a row, counted from there.
+//
 // A thread per output. Values are written as bits, so that subnormals survive every driver.
 //
 // Bytes moved: each index and each output once; for each index a score and an entry of the table,
@@ -14,8 +18,9 @@ const THREADS = 256u;
 
 @group(0) @binding(0) var<uniform> params: Gather;
 @group(0) @binding(1) var<storage, read> scores: array<u32>;
+// For `finish`, the notes that indexer_topk_blocks.wgsl describes.
 @group(0) @binding(2) var<storage, read> starts: array<u32>;
-@group(0) @binding(3) var<storage, read> indices: array<u32>;
+@group(0) @binding(3) var<storage, read_write> indices: array<u32>;
 @group(0) @binding(4) var<storage, read> block_table: array<i32>;
 @group(0) @binding(5) var<storage, read> requests: array<u32>;
 @group(0) @binding(6) var<storage, read_write> values: array<u32>;
@@ -26,7 +31,10 @@ const HAS_REQUESTS = 1u;
 const HAS_VALUES = 2u;
 const HAS_SLOTS = 4u;
 const HAS_FLAGS = 8u;
+const HAS_POSITIONS = 16u;
 
+const NONE = 0xffffffffu;
+const NON_FINITE = 1u;
 const OUT_OF_RANGE = 2u;
 const BAD_LENGTHS = 4u;
 const NEGATIVE_INFINITY = 0xff800000u;
@@ -66,6 +74,33 @@ fn slot_of(request: u32, position: u32) -> i32 {
     return -1;
 }
 
+// The bits of score `i` of a row, counted from the row's first element.
+fn score_at(row: u32, i: u32) -> u32 {
+    let at = params.at.b1 + row * params.stride + i;
+    return float_bits(scores[float_word(at, DTYPE)], at, DTYPE);
+}
+
+fn put_value(row: u32, i: u32, bits: u32) {
+    values[params.at.b6 + row * params.value_stride + i] =
+        select(bits, NEGATIVE_INFINITY, is_nan(bits));
+}
+
+// Writes the slot of a position. An output behind the last position has none.
+fn put_slot(row: u32, i: u32, position: u32, is_position: bool) {
+    var request = row;
+    if has(HAS_REQUESTS) {
+        request = requests[params.at.b5 + row];
+    }
+    var slot = -1;
+    // A negative request is a large unsigned number.
+    if request >= params.tables {
+        raise(BAD_LENGTHS);
+    } else if is_position {
+        slot = slot_of(request, position);
+    }
+    slots[params.at.b7 + row * params.slot_stride + i] = slot;
+}
+
 @compute @workgroup_size(THREADS)
 fn gather(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -85,26 +120,65 @@ fn gather(
     if has(HAS_VALUES) {
         var bits = NEGATIVE_INFINITY;
         if is_position {
-            let at = params.at.b1 + row * params.stride + start + position;
-            bits = float_bits(scores[float_word(at, DTYPE)], at, DTYPE);
+            bits = score_at(row, start + position);
         }
-        if is_nan(bits) {
-            bits = NEGATIVE_INFINITY;
-        }
-        values[params.at.b6 + row * params.value_stride + i] = bits;
+        put_value(row, i, bits);
     }
     if has(HAS_SLOTS) {
-        var request = row;
-        if has(HAS_REQUESTS) {
-            request = requests[params.at.b5 + row];
+        put_slot(row, i, position, is_position);
+    }
+}
+
+@compute @workgroup_size(THREADS)
+fn finish(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let output = group_index(group, groups) * THREADS + thread;
+    if output >= params.rows * params.k {
+        return;
+    }
+    let row = output / params.k;
+    let i = output % params.k;
+    let count = starts[params.at.b2 + 2u * params.noted + row];
+    let first = min(params.forced_first, count);
+    let last = min(params.forced_last, count - first);
+    let chosen = first + min(params.room, count - first - last);
+    let at = (params.at.b3 + row * params.index_stride + i) * params.index_words;
+    // What the output stands for among the row's blocks or covered columns.
+    var item = NONE;
+    if i < first {
+        item = i;
+    } else if i < chosen {
+        item = indices[at] + first;
+    } else if i < chosen + last {
+        item = count - last + (i - chosen);
+    }
+    let is_item = item < count;
+    var index = select(NONE, item, is_item);
+    if is_item && has(HAS_POSITIONS) {
+        index = starts[params.at.b2 + 3u * params.noted + row * params.stride + item];
+    }
+    indices[at] = index;
+    if params.index_words == 2u {
+        indices[at + 1u] = select(NONE, 0u, is_item);
+    }
+    let is_forced = i < first || i >= chosen;
+    if is_forced || has(HAS_VALUES) {
+        var bits = NEGATIVE_INFINITY;
+        if is_item {
+            bits = score_at(row, starts[params.at.b2 + row] - first + item);
         }
-        var slot = -1;
-        // A negative request is a large unsigned number.
-        if request >= params.tables {
-            raise(BAD_LENGTHS);
-        } else if is_position {
-            slot = slot_of(request, position);
+        // The passes that choose have not seen this score.
+        if is_forced && is_nan(bits) {
+            raise(NON_FINITE);
         }
-        slots[params.at.b7 + row * params.slot_stride + i] = slot;
+        if has(HAS_VALUES) {
+            put_value(row, i, bits);
+        }
+    }
+    if has(HAS_SLOTS) {
+        put_slot(row, i, index, is_item);
     }
 }

@@ -35,7 +35,7 @@ impl Subject for DeduplicateTopk {
             false => rng.size(150),
         };
         let rows = batch * mtp_step;
-        let style = rng.below(6);
+        let style = rng.below(7);
         let base = rng.next();
         let values: Vec<i32> = (0..rows * k)
             .map(|i| match style {
@@ -45,6 +45,8 @@ impl Subject for DeduplicateTopk {
                 // Descending values, all distinct.
                 3 => i32::MAX - i as i32,
                 4 => rng.pick(&[0, 1, -1, i32::MAX, i32::MAX - 1, i32::MIN]),
+                // Values far from each other, each some three times.
+                5 => (rng.below(1 + rows * k / 3) as u32).wrapping_mul(0x9E37_79B1).cast_signed(),
                 // A narrow range far from 0.
                 _ => (base as i32 & 0x7FFF_0000) | rng.below(3000) as i32,
             })

@@ -3,7 +3,7 @@ use crate::argument::Argument;
 use crate::case::{Case, Recomposed, Rows, Subject};
 use crate::plain;
 use crate::tensor::Tensor;
-use spec_core::ops::indexer_topk::{IndexerTopk, MAX_K};
+use spec_core::ops::indexer_topk::{IndexerTopk, MAX_K, MAX_POOL};
 use spec_core::{DType, Result};
 
 /// Columns of a long row.
@@ -34,7 +34,7 @@ impl Subject for IndexerTopk {
             .output("values", DType::F32, &[5, 4])
             .input("block_table", [[7, 2, 5], [4, 0, -1], [0, 1, 2], [9, 8, 7], [6, -3, 0]])
             .output("slots", DType::I32, &[5, 4]);
-        vec![case.in_place("flags", [0_u32])]
+        vec![case.in_place("flags", [0_u32]), example_of_blocks(), example_of_candidates()]
     }
 
     fn random(rng: &mut Rng) -> Case<Self> {
@@ -59,36 +59,33 @@ impl Subject for IndexerTopk {
             true => rng.below(8),
             false => rng.pick(&[0, 2, 5, 6, 7, 7, 8, 8]),
         };
+        // Positions, blocks, or columns of candidates.
+        let kind = rng.pick(&[0, 0, 1, 1, 2]);
+        let candidate_block = rng.pick(&[1, 1, 2, 3, 8, 8, 64, MAX_POOL]);
+        let cols = if kind == 2 { cols / candidate_block * candidate_block } else { cols };
         let values = scores(rng, style, rows, cols);
         let dtype = rng.float_dtype();
         let scores = Tensor::matrix(Rng::floats(dtype, values), rows, cols);
         let block_size = rng.pick(&[1, 2, 7, 16, 64, 256]);
-        let mut case =
-            Case::new(IndexerTopk::new(k).block_size(block_size)).input("scores", scores);
-        // Lengths and starts of 32 or 64 bits, some of them beyond the row.
-        let mut some = |case: Case<Self>, name, max: usize| {
-            let bad = rng.chance(4);
-            let vector = (0..rows).map(|_| match (bad, rng.below(6)) {
-                (true, 0) => rng.pick(&[-1, i64::from(i32::MIN), i64::from(i32::MAX)]),
-                (true, 1) => (cols + 1 + rng.below(5)) as i64,
-                _ => rng.between(0, max) as i64,
-            });
-            let vector = vector.collect();
-            case.input(name, Tensor::vector(Rng::integers(rng.int_dtype(), vector)))
-        };
-        let (lengths, starts) = (cols.is_multiple_of(2), cols.is_multiple_of(3));
-        if lengths {
-            case = some(case, "lengths", cols - if starts { cols / 4 } else { 0 });
+        let mut operator = IndexerTopk::new(k).block_size(block_size);
+        if kind == 1 {
+            operator = with_blocks(operator, rng, cols);
         }
-        if starts {
-            case = some(case, "starts", cols / 4);
+        let mut items = cols.div_ceil(operator.pool);
+        let mut case = Case::new(operator).input("scores", scores);
+        if kind == 2 {
+            case.operator.candidate_block = candidate_block;
+            items = 2 * cols;
+            case = with_candidates(case, rng, rows, cols);
+        } else {
+            case = with_ranges(case, rng, rows, cols);
         }
         case = case.output("indices", rng.id_dtype(), &[rows, k]);
         if rng.chance(2) {
             case = case.output("values", DType::F32, &[rows, k]);
         }
         if rng.chance(2) {
-            case = paged(case, rng, rows, cols).output("slots", DType::I32, &[rows, k]);
+            case = paged(case, rng, rows, items).output("slots", DType::I32, &[rows, k]);
         }
         case.in_place("flags", Tensor::vector(rng.flags()))
     }
@@ -109,7 +106,118 @@ impl Subject for IndexerTopk {
     }
 }
 
-/// The case with a paged cache. There is a table for each row, or for each request that rows name.
+/// Blocks of four scores; of the second row, the only block is forced twice.
+fn example_of_blocks() -> Case<IndexerTopk> {
+    let scores = [
+        [1.0, 0.0, 7.0, 0.5, f32::NAN, -1.0, -2.0, 9.0, 3.0, 3.0],
+        [-0.0, -1.0, f32::NAN, 4.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+    ];
+    let operator = IndexerTopk::new(3).pool(4).forced_first(1).forced_last(1);
+    let case = Case::new(operator)
+        .input("scores", scores)
+        .input("lengths", [10, 3])
+        .output("indices", DType::I32, &[2, 3])
+        .output("values", DType::F32, &[2, 3]);
+    case.in_place("flags", [0_u32])
+}
+
+/// Candidates of two positions; the third of the second row is bad.
+fn example_of_candidates() -> Case<IndexerTopk> {
+    let scores = [[1.0, 0.0, 7.0, 0.5, 9.0, -1.0], [1.0, 1.0, 1.0, 1.0, f32::NAN, 1.0]];
+    let case = Case::new(IndexerTopk::new(3).candidate_block(2))
+        .input("scores", scores)
+        .input("lengths", [9, 100])
+        .input("candidates", [[0, 2, 4], [30, -1, -7]])
+        .output("indices", DType::I32, &[2, 3])
+        .output("values", DType::F32, &[2, 3]);
+    case.in_place("flags", [0_u32])
+}
+
+/// The operator with blocks of several scores, forced blocks, or both.
+fn with_blocks(operator: IndexerTopk, rng: &mut Rng, cols: usize) -> IndexerTopk {
+    let pool = if cols < 5000 && rng.chance(8) { MAX_POOL } else { rng.pick(&[1, 1, 2, 4, 8, 64]) };
+    let k = operator.k;
+    let first = rng.pick(&[0, 1, 2, k / 3, k]).min(k);
+    let last = rng.pick(&[0, 1, 3, k / 2, k]).min(k - first);
+    let (first, last) = if rng.chance(4) { (0, 0) } else { (first, last) };
+    operator.pool(pool).forced_first(first).forced_last(last)
+}
+
+/// The case with lengths and starts of 32 or 64 bits, some of them beyond the row.
+fn with_ranges(
+    mut case: Case<IndexerTopk>,
+    rng: &mut Rng,
+    rows: usize,
+    cols: usize,
+) -> Case<IndexerTopk> {
+    let mut some = |case: Case<IndexerTopk>, name, max: usize| {
+        let bad = rng.chance(4);
+        let vector = (0..rows).map(|_| match (bad, rng.below(6)) {
+            (true, 0) => rng.pick(&[-1, i64::from(i32::MIN), i64::from(i32::MAX)]),
+            (true, 1) => (cols + 1 + rng.below(5)) as i64,
+            _ => rng.between(0, max) as i64,
+        });
+        let vector = vector.collect();
+        case.input(name, Tensor::vector(Rng::integers(rng.int_dtype(), vector)))
+    };
+    let (lengths, starts) = (cols.is_multiple_of(2), cols.is_multiple_of(3));
+    if lengths {
+        case = some(case, "lengths", cols - if starts { cols / 4 } else { 0 });
+    }
+    if starts {
+        case = some(case, "starts", cols / 4);
+    }
+    case
+}
+
+/// The case with candidates of positions below twice the columns: ascending or not, distinct or
+/// not, some missing; and often with lengths. Sometimes some of both are bad.
+fn with_candidates(
+    case: Case<IndexerTopk>,
+    rng: &mut Rng,
+    rows: usize,
+    cols: usize,
+) -> Case<IndexerTopk> {
+    let block = case.operator.candidate_block;
+    let c = cols / block;
+    let (style, is_bad) = (rng.below(4), rng.chance(3));
+    // The last candidate whose positions are all below 2^31.
+    let last = ((1_usize << 31) / block - 1) as i32;
+    let mut candidates = Vec::with_capacity(rows * c);
+    for _ in 0..rows {
+        let mut row: Vec<i32> = match style {
+            // Every second block, or its neighbour.
+            0 => (0..c).map(|i| (2 * i + rng.below(2)) as i32).collect(),
+            1 => rng.permutation(c).into_iter().map(|i| i as i32).collect(),
+            _ => (0..c).map(|_| rng.below(2 * c) as i32).collect(),
+        };
+        let kept = if rng.chance(2) { c } else { rng.between(0, c) };
+        row[kept..].fill(-1);
+        for candidate in &mut row {
+            if is_bad && rng.chance(20) {
+                *candidate = rng.pick(&[-1, -2, i32::MIN, i32::MAX, last, last.saturating_add(1)]);
+            }
+        }
+        candidates.extend(row);
+    }
+    let case = case.input("candidates", Tensor::matrix(candidates, rows, c));
+    if rng.chance(3) {
+        return case;
+    }
+    let mut lengths: Vec<i64> = (0..rows)
+        .map(|_| match is_bad && rng.chance(4) {
+            true => rng.pick(&[-1, i64::from(i32::MIN), i64::from(i32::MAX)]),
+            false => rng.between(0, 2 * cols + 1) as i64,
+        })
+        .collect();
+    let dtype = rng.int_dtype();
+    if dtype == DType::I64 && is_bad {
+        rng.beyond_32_bits(&mut lengths);
+    }
+    case.input("lengths", Tensor::vector(Rng::integers(dtype, lengths)))
+}
+
+/// The case with a paged cache of `cols` positions or blocks. There is a table for each row, or for each request that rows name.
 /// Sometimes blocks are missing or invalid.
 fn paged(case: Case<IndexerTopk>, rng: &mut Rng, rows: usize, cols: usize) -> Case<IndexerTopk> {
     let mapped = rng.chance(2);

@@ -22,10 +22,29 @@
 //! slots        29 10 21 -1
 //! ```
 //!
+//! # Blocks
+//! With `pool` above 1, blocks of `pool` scores are chosen instead of single positions: the row's
+//! range is cut from its start into `B = ceil(length / pool)` blocks, the last of which may be
+//! shorter. The score of a block is its largest score, where NaN counts as negative infinity and a
+//! zero as +0. `indices` has block numbers, `values` the scores of blocks. The first `f =
+//! min(forced_first, B)` blocks and the last `min(forced_last, B - f)` are always chosen; then the
+//! best of the others, until there are `min(k, B)`. For `slots`, a block number takes the place of a
+//! position, so `block_size` counts blocks of scores. With `pool` 1, a block is a position: for
+//! scores of blocks that the caller has, and for sinks and a window of positions.
+//!
+//! # Candidates
+//! With `candidates`, only scores of some blocks of positions were computed: column `j` of `scores`
+//! stands for position `candidates[j / b] * b + j % b`, where `b` is `candidate_block`. A column is
+//! covered if its candidate is at least 0 and its position is below the row's length and below
+//! 2^31. The `k` best covered columns are chosen, ties to the lower column. `indices` has their
+//! positions in the order of the columns. Here `lengths` are numbers of positions, which `cols` does
+//! not bound. -1 is no candidate. Candidates that repeat are columns that repeat.
+//!
 //! Sources: the indexer of DeepSeek-V3.2's sparse attention. After its ReLU, a row is
 //! full of equal zeros, so kernels that break ties by chance choose another set
 //! at each run. For slots, SGLang's `fast_topk_transform` and FlashInfer's
-//! `top_k_page_table_transform`.
+//! `top_k_page_table_transform`. For blocks and candidates, the two levels of DeepSeek-V4.1's
+//! indexer; for blocks with forced ones, MiniMax-M3, NSA and MoBA.
 //!
 //! # Bad data
 //! Flag 1: a NaN among the scores that a row covers; where it is chosen, its value is negative
@@ -33,6 +52,8 @@
 //! `block_table`, or whose slot is 2^31 or more; its slot is -1. Flag 4: a start outside
 //! `0 ..= cols`, or a length below 0 or beyond the end of the row; both are cut to their range,
 //! the start first. Flag 4 also: a request outside `0 .. tables`; all slots of its row are -1.
+//! With `candidates`: flag 2 for a candidate below -1 and for a position of 2^31 or more, both
+//! whatever the length; flag 4 for a length below 0, which is cut to 0.
 //! Flags for blocks and requests are only raised where `slots` is given.
 //!
 //! # Example
@@ -64,6 +85,9 @@ use crate::{DType, Matrix, Operator, Result, Status, TensorDesc, Vector};
 /// The largest `k`.
 pub const MAX_K: usize = 4096;
 
+/// The largest `pool`, and the largest `candidate_block`.
+pub const MAX_POOL: usize = 1024;
+
 operator! {
     /// The positions of the `k` best scores of each row, for sparse attention. `deduplicate_topk`
     /// takes these positions.
@@ -74,6 +98,15 @@ operator! {
         required k: usize,
         /// The number of positions in a block of a paged cache, 1 to 2^31 - 1.
         optional block_size: usize = 1,
+        /// The number of neighbouring scores of a block, of which the largest counts: a power of
+        /// two up to [`MAX_POOL`]. With 1, a block is a position.
+        optional pool: usize = 1,
+        /// How many of the first blocks are always chosen. Together with `forced_last` at most `k`.
+        optional forced_first: usize = 0,
+        /// How many of the last blocks are always chosen.
+        optional forced_last: usize = 0,
+        /// The number of positions of a candidate, 1 to [`MAX_POOL`].
+        optional candidate_block: usize = 1,
     }
 
     sizes {
@@ -81,16 +114,22 @@ operator! {
         tables = "rows" without requests,
         tables in 0..=MAX_I32,
         blocks in 0..=MAX_I32,
+        c in 0..=MAX_I32,
     }
 
     arguments by position {
         /// The scores; larger is better.
         required scores: in [F32, F16, BF16] "[rows, cols]",
-        /// How many scores each row covers; absent: all from the row's start on.
+        /// How many scores each row covers; absent: all from the row's start on. With `candidates`,
+        /// how many positions; absent: any number.
         optional lengths: in [I32, I64] "[rows]",
         /// The index of the first score that each row covers; absent: 0.
         optional starts: in [I32, I64] "[rows]",
-        /// The positions of the best scores, relative to the row's start, ascending, then -1.
+        /// The blocks of `candidate_block` positions whose scores `scores` has, -1 for none: `cols`
+        /// is `c * candidate_block`. Without `starts`, `pool` and forced blocks.
+        optional candidates: in [I32] "[rows, c]",
+        /// The positions of the best scores, or the numbers of the best blocks, relative to the
+        /// row's start, ascending, then -1. With `candidates`, positions in the order of columns.
         required indices: out [I32, U32, I64] "[rows, k]",
         /// The scores at the positions of `indices`; negative infinity for NaN and behind the last
         /// position.
@@ -105,7 +144,8 @@ operator! {
         /// cache does not have, and behind the last position. Needs `block_table`.
         optional slots: out [I32] "[rows, k]",
         /// Bits for bad data, OR-ed into the word's previous value: 1 a NaN, 2 a position without a
-        /// block, 4 a start or length that was cut, or a request without a table.
+        /// block, or a candidate out of range, 4 a start or length that was cut, or a request without
+        /// a table.
         optional flags: inout [U32] "[1]",
     }
 }
@@ -131,12 +171,63 @@ pub struct Plan {
     pub lengths: Option<Vector>,
     /// The starts, where given.
     pub starts: Option<Vector>,
+    /// How scores become blocks.
+    pub blocks: Blocks,
+    /// The candidates, where given.
+    pub candidates: Option<Candidates>,
     /// The positions to write.
     pub indices: Matrix,
     /// The scores to write, where `values` is given.
     pub values: Option<Matrix>,
     /// The paged cache, where `slots` is given.
     pub pages: Option<Pages>,
+}
+
+/// How the scores of a row become blocks, and which blocks are always chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocks {
+    /// The number of scores of a block.
+    pub pool: usize,
+    /// How many of the first blocks are always chosen.
+    pub forced_first: usize,
+    /// How many of the last blocks are always chosen.
+    pub forced_last: usize,
+}
+
+impl Blocks {
+    /// How many blocks are always chosen in a row that has enough of them.
+    pub fn forced(&self) -> usize {
+        self.forced_first + self.forced_last
+    }
+
+    /// How many of the first and of the last of `count` blocks are always chosen.
+    pub fn forced_of(&self, count: usize) -> (usize, usize) {
+        let first = self.forced_first.min(count);
+        (first, self.forced_last.min(count - first))
+    }
+}
+
+/// The candidates of a call: the blocks of positions whose scores were computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidates {
+    /// The number of positions of a candidate.
+    pub block: usize,
+    /// The candidates of each row.
+    pub matrix: Matrix,
+}
+
+impl Candidates {
+    /// How many of a candidate's columns, from its first one on, are covered in a row of `length`
+    /// positions, and whether the candidate sets flag 2.
+    pub fn covered(&self, candidate: i32, length: i64) -> (usize, bool) {
+        if candidate < 0 {
+            return (0, candidate < -1);
+        }
+        let first = i64::from(candidate) * self.block as i64;
+        let end = 1_i64 << 31;
+        let covered = (length.min(end) - first).clamp(0, self.block as i64);
+        (covered as usize, first + self.block as i64 > end)
+    }
 }
 
 /// The paged cache of a call that computes slots.
@@ -163,6 +254,17 @@ impl Pages {
 }
 
 impl Plan {
+    /// How many positions or blocks of a row are chosen by their scores: `k` less those that are
+    /// always chosen.
+    pub fn room(&self) -> usize {
+        self.k - self.blocks.forced()
+    }
+
+    /// The largest number of positions, blocks or columns of a row that can be chosen.
+    pub fn items(&self) -> usize {
+        self.scores.cols.div_ceil(self.blocks.pool)
+    }
+
     /// The range of scores that a row covers, from the row's length and start: the cut start, the
     /// cut length, and whether either was cut.
     pub fn range(&self, length: Option<i64>, start: Option<i64>) -> (usize, usize, bool) {
@@ -177,6 +279,42 @@ impl Plan {
 }
 
 impl IndexerTopk {
+    /// Checks the options of blocks.
+    fn blocks(&self, c: &Checker) -> Result<Blocks> {
+        let &IndexerTopk { k, pool, forced_first, forced_last, candidate_block, .. } = self;
+        let is_pool = pool.is_power_of_two() && pool <= MAX_POOL;
+        c.param(is_pool, "pool", pool, format!("a power of two, 1 to {MAX_POOL}"))?;
+        c.param(forced_first <= k, "forced_first", forced_first, format!("at most k = {k}"))?;
+        let rest = k - forced_first;
+        let expected = format!("at most {rest}, k less forced_first");
+        c.param(forced_last <= rest, "forced_last", forced_last, expected)?;
+        let is_block = (1..=MAX_POOL).contains(&candidate_block);
+        c.param(is_block, "candidate_block", candidate_block, format!("1 to {MAX_POOL}"))?;
+        Ok(Blocks { pool, forced_first, forced_last })
+    }
+
+    /// Checks the candidates.
+    fn candidates(&self, c: &Checker, t: &Tensors) -> Result<Option<Candidates>> {
+        let Some(candidates) = &t.candidates else { return Ok(None) };
+        let &IndexerTopk { pool, forced_first, forced_last, candidate_block, .. } = self;
+        if t.starts.is_some() {
+            let expected = "absent, as `candidates` is given";
+            return Err(c.error(Status::BadParam, "starts", "given", expected));
+        }
+        c.param(pool == 1, "pool", pool, "1, as `candidates` is given")?;
+        let none = "0, as `candidates` is given";
+        c.param(forced_first == 0, "forced_first", forced_first, none)?;
+        c.param(forced_last == 0, "forced_last", forced_last, none)?;
+        let (matrix, cols) = (candidates.matrix(), t.scores.matrix().cols);
+        if matrix.cols.checked_mul(candidate_block) != Some(cols) {
+            let value = format!("{:?}", candidates.shape());
+            let expected =
+                format!("[rows, c] with c * candidate_block = {cols}, the columns of `scores`");
+            return Err(c.error(Status::BadTensorShape, "candidates", value, expected));
+        }
+        Ok(Some(Candidates { block: candidate_block, matrix }))
+    }
+
     /// Checks the arguments of a paged cache.
     fn pages(&self, c: &Checker, t: &Tensors) -> Result<Option<Pages>> {
         let Some(table) = &t.block_table else {
@@ -208,12 +346,15 @@ impl Operator for IndexerTopk {
         let block_size = format!("1 to {MAX_I32}");
         let is_block = (1..=MAX_I32).contains(&self.block_size);
         c.param(is_block, "block_size", self.block_size, block_size)?;
+        let blocks = self.blocks(&c)?;
         c.shapes(self, t)?;
         Ok(Plan {
             k: self.k,
             scores: t.scores.matrix(),
             lengths: t.lengths.as_ref().map(TensorDesc::vector),
             starts: t.starts.as_ref().map(TensorDesc::vector),
+            blocks,
+            candidates: self.candidates(&c, t)?,
             indices: t.indices.matrix(),
             values: t.values.as_ref().map(TensorDesc::matrix),
             pages: self.pages(&c, t)?,

@@ -8,12 +8,17 @@
 //! Rows are done in parallel. If there are fewer rows than threads, each row is split into pieces;
 //! the best scores of the pieces are then cut to the best of the row. Values and slots of a row
 //! follow as soon as its positions are written ([`Cache`]).
+//!
+//! With blocks of several scores, the scores of a row's blocks are computed first, into the scratch
+//! of the row's share; with candidates, the covered columns are first copied there, one behind the
+//! other. Either way, what is chosen are then entries of a row of f32. Blocks that are always chosen
+//! lie at the ends of this row, and what is left of `k` is chosen between them.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rayon::prelude::*;
 use spec_core::ops::IndexerTopk;
-use spec_core::ops::indexer_topk::{Buffers, Pages, Plan};
+use spec_core::ops::indexer_topk::{Blocks, Buffers, Candidates, Pages, Plan};
 use spec_core::{Kernel, Result, Route, Supports, View, ViewMut, flags};
 
 use super::{by_float, by_int, kernel};
@@ -40,9 +45,9 @@ struct Prepared {
 // SAFETY: `launch` works on checked slices of the workspace and the buffers.
 unsafe impl Supports<IndexerTopk> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<IndexerTopk>>> {
-        let (rows, cols) = (plan.scores.rows.max(1), plan.scores.cols);
+        let rows = plan.scores.rows.max(1);
         let threads = rayon::current_num_threads();
-        let pieces = (threads / rows).min(cols / MIN_PIECE).max(1);
+        let pieces = (threads / rows).min(plan.items() / MIN_PIECE).max(1);
         // There are four times as many shares as threads, so that a thread that is done early
         // finds another share.
         let share = rows.div_ceil(4 * threads);
@@ -57,7 +62,7 @@ unsafe impl Supports<IndexerTopk> for Cpu {
 impl Prepared {
     /// Maximal number of scores in a piece.
     fn piece(&self) -> usize {
-        self.plan.scores.cols.div_ceil(self.pieces)
+        self.plan.items().div_ceil(self.pieces)
     }
 
     /// Room for the scores that are gathered from a piece: fewer than `k` groups have scores above
@@ -74,10 +79,19 @@ impl Prepared {
         2 * self.piece().div_ceil(GROUP) + 2 * self.gathered() + 1
     }
 
-    /// u32 words for a row: scratch for each piece, and room for the best scores of all pieces.
-    fn row(&self) -> usize {
+    /// u32 words to choose in a row: scratch for each piece, and room for the best scores of all
+    /// pieces.
+    fn choice(&self) -> usize {
         let best = if self.pieces > 1 { 2 * self.pieces * self.plan.k } else { 0 };
         self.pieces * self.scratch() + best
+    }
+
+    /// u32 words for a row: those to choose, and the scores of blocks, or the scores and the
+    /// positions of covered columns.
+    fn row(&self) -> usize {
+        let blocks = if self.plan.blocks.pool > 1 { self.plan.items() } else { 0 };
+        let columns = if self.plan.candidates.is_some() { 2 * self.plan.scores.cols } else { 0 };
+        self.choice() + blocks + columns
     }
 
     /// The number of shares of rows.
@@ -126,6 +140,10 @@ fn run<T: Float, I: Int>(
         }
     };
     let cache = Cache::new(plan, buffers.block_table, buffers.requests)?;
+    let candidates = match (plan.candidates, buffers.candidates) {
+        (Some(given), Some(view)) => Some((given, Rows::<i32>::new(view, given.matrix)?)),
+        _ => None,
+    };
     let shares = prepared.shares();
     let values = optional_shares_mut::<f32>(buffers.values, plan.values, *share, shares)?;
     let slots = plan.pages.map(|pages| pages.slots);
@@ -139,13 +157,22 @@ fn run<T: Float, I: Int>(
             for (i, out) in rows.enumerate() {
                 let row = of * share + i;
                 let length = lengths.map(|lengths| lengths.get(row));
-                let (start, count, cut) = plan.range(length, starts.map(|starts| starts.get(row)));
-                let scores = &scores.row(row)[start..start + count];
-                flag_if(flags::BAD_LENGTHS, cut);
-                flag_if(flags::NON_FINITE, choose(prepared, scores, space, out));
-                if let Some(values) = values.as_mut().and_then(Iterator::next) {
-                    write_values(scores, out, values);
-                }
+                let values = values.as_mut().and_then(Iterator::next);
+                let (space, scratch) = space.split_at_mut(prepared.choice());
+                let mut to = Output { prepared, space, indices: out, values };
+                let (count, found) = match candidates {
+                    Some((given, lists)) => {
+                        let columns = Columns::new(given, scratch, plan.scores.cols);
+                        to.best_columns(columns, lists.row(row), length, scores.row(row))
+                    }
+                    None => {
+                        let start = starts.map(|starts| starts.get(row));
+                        let (start, count, cut) = plan.range(length, start);
+                        flag_if(flags::BAD_LENGTHS, cut);
+                        to.best_blocks(&scores.row(row)[start..start + count], scratch)
+                    }
+                };
+                bits.fetch_or(found, Ordering::Relaxed);
                 if let (Some(cache), Some(slots)) =
                     (&cache, slots.as_mut().and_then(Iterator::next))
                 {
@@ -156,18 +183,161 @@ fn run<T: Float, I: Int>(
     raise(buffers.flags, bits.into_inner())
 }
 
-/// Writes the positions of the best scores of a row. Returns whether a score is NaN.
+/// Where the results of a row go, and the scratch to choose them.
+struct Output<'a, I> {
+    prepared: &'a Prepared,
+    space: &'a mut [u32],
+    indices: &'a mut [I],
+    values: Option<&'a mut [f32]>,
+}
+
+impl<I: Int> Output<'_, I> {
+    /// Writes the best blocks of a row that covers `scores`. `pooled` has room for the scores of
+    /// blocks. Returns the number of blocks, and flags.
+    fn best_blocks<T: Float>(&mut self, scores: &[T], pooled: &mut [u32]) -> (usize, u32) {
+        let plan = &self.prepared.plan;
+        let pool = plan.blocks.pool;
+        let (count, has_nan) = if pool == 1 {
+            (scores.len(), self.best(plan.blocks, scores))
+        } else {
+            let pooled = &mut as_f32(pooled)[..scores.len().div_ceil(pool)];
+            // With more than one thread for each row, threads share the work of a row.
+            let is_shared = plan.scores.rows < rayon::current_num_threads();
+            let at_once = if is_shared { MIN_PIECE } else { scores.len().max(1) };
+            let at_once = at_once.next_multiple_of(BLOCK);
+            let parts = scores.par_chunks(at_once).zip(pooled.par_chunks_mut(at_once / pool));
+            let has_nan = parts.map(|(scores, pooled)| pool_scores(scores, pool, pooled));
+            let has_nan = has_nan.reduce(|| false, |a, b| a | b);
+            (pooled.len(), self.best(plan.blocks, pooled) || has_nan)
+        };
+        (count, if has_nan { flags::NON_FINITE } else { 0 })
+    }
+
+    /// Writes the positions of the best covered columns of a row. Returns a number that no position
+    /// reaches, and flags.
+    fn best_columns<T: Float>(
+        &mut self,
+        mut columns: Columns<'_>,
+        candidates: &[i32],
+        length: Option<i64>,
+        scores: &[T],
+    ) -> (usize, u32) {
+        let mut bits = columns.collect(candidates, length.unwrap_or(i64::MAX), scores);
+        bits |= if length.is_some_and(|length| length < 0) { flags::BAD_LENGTHS } else { 0 };
+        let has_nan = self.best(self.prepared.plan.blocks, &columns.scores[..columns.count]);
+        bits |= if has_nan { flags::NON_FINITE } else { 0 };
+        for index in self.indices.iter_mut() {
+            let position = position(index, columns.count).map(|column| columns.positions[column]);
+            *index = I::of(position.unwrap_or(-1));
+        }
+        (1 << 31, bits)
+    }
+
+    /// Writes the indices and scores of those blocks of a row that are always chosen, and of the
+    /// best of the others. `scores` has a score for each block. Returns whether a score is NaN.
+    fn best<T: Float>(&mut self, blocks: Blocks, scores: &[T]) -> bool {
+        let Output { prepared, space, indices, .. } = self;
+        let (first, last) = blocks.forced_of(scores.len());
+        let (between, behind) = (first..scores.len() - last, scores.len() - last..scores.len());
+        let room = prepared.plan.room().min(between.len());
+        let mut has_nan = any_nan(&scores[..first]) | any_nan(&scores[behind.clone()]);
+        let (of_first, rest) = indices.split_at_mut(first);
+        let (chosen, rest) = rest.split_at_mut(room);
+        has_nan |= if room > 0 || blocks.forced() == 0 {
+            choose(prepared, &scores[between], first, space, chosen)
+        } else {
+            any_nan(&scores[between])
+        };
+        let forced = of_first.iter_mut().zip(0..first);
+        let (of_last, rest) = rest.split_at_mut(last);
+        for (to, block) in forced.chain(of_last.iter_mut().zip(behind)) {
+            *to = I::of(block as i32);
+        }
+        rest.fill(I::of(-1));
+        if let Some(values) = &mut self.values {
+            write_values(scores, self.indices, values);
+        }
+        has_nan
+    }
+}
+
+/// The covered columns of a row with candidates.
+struct Columns<'a> {
+    given: Candidates,
+    scores: &'a mut [f32],
+    positions: &'a mut [i32],
+    count: usize,
+}
+
+impl<'a> Columns<'a> {
+    /// No columns yet, and scratch for `cols` of them.
+    fn new(given: Candidates, scratch: &'a mut [u32], cols: usize) -> Self {
+        let (scores, positions) = scratch.split_at_mut(cols);
+        Columns { given, scores: as_f32(scores), positions: as_i32(positions), count: 0 }
+    }
+
+    /// Appends the covered columns of a row of `length` positions. Returns flags.
+    fn collect<T: Float>(&mut self, candidates: &[i32], length: i64, scores: &[T]) -> u32 {
+        let mut bits = 0;
+        for (candidate, scores) in candidates.iter().zip(scores.chunks(self.given.block)) {
+            let candidate = once(candidate);
+            let (covered, is_bad) = self.given.covered(candidate, length);
+            bits |= if is_bad { flags::OUT_OF_RANGE } else { 0 };
+            let to = self.count..self.count + covered;
+            for (to, from) in self.scores[to.clone()].iter_mut().zip(scores) {
+                *to = from.get();
+            }
+            for (i, to) in self.positions[to].iter_mut().enumerate() {
+                // Covered positions are below 2^31.
+                *to = candidate * self.given.block as i32 + i as i32;
+            }
+            self.count += covered;
+        }
+        bits
+    }
+}
+
+fn as_f32(words: &mut [u32]) -> &mut [f32] {
+    let bytes = spec_core::dtype::as_bytes_mut(words);
+    spec_core::dtype::from_bytes_mut(bytes).expect("f32 has the size and alignment of u32")
+}
+
+fn as_i32(words: &mut [u32]) -> &mut [i32] {
+    let bytes = spec_core::dtype::as_bytes_mut(words);
+    spec_core::dtype::from_bytes_mut(bytes).expect("i32 has the size and alignment of u32")
+}
+
+/// Writes the scores of blocks of `pool` scores. Returns whether a score is NaN.
+fn pool_scores<T: Float>(scores: &[T], pool: usize, pooled: &mut [f32]) -> bool {
+    let mut wide = [0.0; BLOCK];
+    let mut has_nan = false;
+    for (scores, pooled) in scores.chunks(BLOCK).zip(pooled.chunks_mut(BLOCK / pool)) {
+        let values = T::widen(scores, &mut wide);
+        has_nan |= simd::any_nan(values);
+        simd::pool_maxima(values, pool, pooled);
+    }
+    has_nan
+}
+
+fn any_nan<T: Float>(scores: &[T]) -> bool {
+    let mut wide = [0.0; BLOCK];
+    scores.chunks(BLOCK).any(|scores| simd::any_nan(T::widen(scores, &mut wide)))
+}
+
+/// Writes the indices of the best scores of a row; the first score has the index `first`. As many
+/// are chosen as `out` has room for, at least one. Returns whether a score is NaN.
 fn choose<T: Float, I: Int>(
     prepared: &Prepared,
     scores: &[T],
+    first: usize,
     space: &mut [u32],
     out: &mut [I],
 ) -> bool {
-    let (pieces, k) = (prepared.pieces, prepared.plan.k);
+    let (pieces, k) = (prepared.pieces, out.len().max(1));
     let (pieces_scratch, best) = space.split_at_mut(pieces * prepared.scratch());
     if pieces == 1 {
         let mut scratch = Scratch::new(prepared, pieces_scratch);
-        let has_nan = scratch.collect(k, scores, 0);
+        let has_nan = scratch.collect(k, scores, first);
         write(&scratch.keys[..*scratch.count as usize], scratch.indices, out);
         return has_nan;
     }
@@ -175,7 +345,7 @@ fn choose<T: Float, I: Int>(
     let has_nan =
         pieces_scratch.par_chunks_mut(prepared.scratch()).enumerate().map(|(i, scratch)| {
             let (from, to) = ((i * piece).min(scores.len()), ((i + 1) * piece).min(scores.len()));
-            Scratch::new(prepared, scratch).collect(k, &scores[from..to], from)
+            Scratch::new(prepared, scratch).collect(k, &scores[from..to], first + from)
         });
     let has_nan = has_nan.reduce(|| false, |a, b| a | b);
     // The best scores of each piece, one piece after another, still ascend by index.

@@ -34,9 +34,22 @@ struct Gather {
     u32 blocks;
     // The number of positions in a cache block.
     u32 block_size;
+    // To finish: what the first kernel noted of each row, [3, rows]; see `Blocks`.
+    const u32* notes;
+    // To finish: the position of each score, in rows as those of `scores`; null: the index of the
+    // score.
+    const i32* positions;
+    // To finish: the number of rows.
+    u32 rows;
+    // To finish: how many of the first blocks are always chosen.
+    u32 forced_first;
+    // To finish: how many of the last blocks are always chosen.
+    u32 forced_last;
+    // To finish: how many of the other blocks are chosen, if there are enough.
+    u32 room;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Gather<float>) == 144);
+static_assert(sizeof(Gather<float>) == 176);
 static_assert(SPEC_OFFSET(Gather<float>, scores.data) == 0);
 static_assert(SPEC_OFFSET(Gather<float>, scores.stride) == 8);
 static_assert(SPEC_OFFSET(Gather<float>, starts.data) == 16);
@@ -58,3 +71,9 @@ static_assert(SPEC_OFFSET(Gather<float>, parts) == 128);
 static_assert(SPEC_OFFSET(Gather<float>, tables) == 132);
 static_assert(SPEC_OFFSET(Gather<float>, blocks) == 136);
 static_assert(SPEC_OFFSET(Gather<float>, block_size) == 140);
+static_assert(SPEC_OFFSET(Gather<float>, notes) == 144);
+static_assert(SPEC_OFFSET(Gather<float>, positions) == 152);
+static_assert(SPEC_OFFSET(Gather<float>, rows) == 160);
+static_assert(SPEC_OFFSET(Gather<float>, forced_first) == 164);
+static_assert(SPEC_OFFSET(Gather<float>, forced_last) == 168);
+static_assert(SPEC_OFFSET(Gather<float>, room) == 172);

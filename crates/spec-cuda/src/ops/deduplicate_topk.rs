@@ -174,11 +174,12 @@ unsafe impl Kernel<DeduplicateTopk> for Prepared {
             (params.rows, params.cols) = (1, plan.unique.cols as u32);
         }
         // SAFETY: `Params` has the layout of the kernels' struct; the buffers were checked
-        // against the plan, which bounds every index that the kernels compute.
+        // against the plan, which bounds every index that the kernels compute. The second kernel
+        // waits for the first one (`follow`).
         cuda.enqueue(stream, |queue| unsafe {
             queue.launch(&self.function, self.shape, &params)?;
             match &self.locate {
-                Some((locate, shape)) => queue.launch(locate, *shape, &separate),
+                Some((locate, shape)) => queue.launch_next(locate, *shape, &separate),
                 None => Ok(()),
             }
         })

@@ -1,5 +1,6 @@
 //! Host side of `kernels/indexer_topk.cu`, and of `kernels/indexer_topk_gather.cu`, which follows
-//! where values or slots are asked for.
+//! where values or slots are asked for. The kernels of `kernels/indexer_topk_blocks.cu` come first
+//! where not each score of a row stands for a position; one of them chooses in short rows.
 //!
 //! The maxima of groups of a part of the row give a bound for the scores that are worth listing, as
 //! in Dr. Top-k (Gaihre et al., 2021). By digits, candidates are the scores above a rising bound, as
@@ -16,6 +17,7 @@ use spec_core::{
     DType, Error, Kernel, Matrix, Result, Status, Stream, Supports, ViewMut, launch_params,
 };
 
+use super::indexer_topk_blocks::{self as blocks, Arguments, Prologue};
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{IntegerRows, Integers, Rows};
@@ -130,6 +132,19 @@ launch_params! {
         blocks: u32,
         /// The number of positions in a cache block.
         block_size: u32,
+        /// To finish: what the first kernel noted of each row, [3, rows]; see `Blocks`.
+        notes: u64 as "const u32*",
+        /// To finish: the position of each score, in rows as those of `scores`; null: the index of
+        /// the score.
+        positions: u64 as "const i32*",
+        /// To finish: the number of rows.
+        rows: u32,
+        /// To finish: how many of the first blocks are always chosen.
+        forced_first: u32,
+        /// To finish: how many of the last blocks are always chosen.
+        forced_last: u32,
+        /// To finish: how many of the other blocks are chosen, if there are enough.
+        room: u32,
     }
 }
 
@@ -144,11 +159,20 @@ pub(super) const GATHER_HEADER: Header =
 struct Prepared {
     cuda: Cuda,
     plan: Plan,
+    /// The kernel before the choice, where not each score of a row stands for a position.
+    prologue: Option<Prologue>,
+    /// The kernel that chooses; `None` if no score decides.
+    choice: Option<Choice>,
+    /// The kernel that gathers values and slots, if any are asked for; or the one that also finishes
+    /// the indices.
+    gather: Option<(Function, Shape)>,
+}
+
+struct Choice {
     function: Function,
     shape: Shape,
-    team: Team,
-    /// The kernel that gathers values and slots, if any are asked for.
-    gather: Option<(Function, Shape)>,
+    /// `None` for the kernel for short rows.
+    team: Option<Team>,
 }
 
 /// The blocks that own a row, and the sizes of the arrays in the shared memory of each block.
@@ -252,11 +276,9 @@ impl Team {
         }
     }
 
-    fn shape(self, rows: usize) -> Option<Shape> {
-        let blocks = rows.checked_mul(self.blocks as usize)?;
-        let blocks = u32::try_from(blocks).ok().filter(|&blocks| blocks < 1 << 31)?;
+    fn shape(self, blocks: u32) -> Shape {
         let shape = Shape::new(blocks, self.threads).cluster(self.blocks);
-        Some(shape.shared(FIXED_SHARED + self.capacity * CANDIDATE as u32))
+        shape.shared(FIXED_SHARED + self.capacity * CANDIDATE as u32)
     }
 }
 
@@ -278,113 +300,210 @@ fn gather_blocks(plan: &Plan) -> [u32; 2] {
     [(plan.k as u32).div_ceil(threads), threads]
 }
 
-fn gather_shape(plan: &Plan) -> Option<Shape> {
-    let [parts, threads] = gather_blocks(plan);
-    let blocks = u32::try_from(plan.scores.rows).ok()?.checked_mul(parts)?;
-    (blocks < 1 << 31).then(|| Shape::new(blocks, threads))
+/// `blocks` as the size of a grid, for a launch over `rows` rows.
+pub(super) fn grid(cuda: &Cuda, rows: usize, blocks: usize) -> Result<u32> {
+    let size = u32::try_from(blocks).ok().filter(|&blocks| blocks < 1 << 31);
+    size.ok_or_else(|| {
+        let words = format!("{rows} rows are more than a grid holds");
+        Error::device(cuda.device(), Status::NotImplemented, words)
+    })
+}
+
+impl Cuda {
+    /// The kernel that chooses among the scores of `plan`.
+    fn choice(&self, plan: &Plan) -> Result<Choice> {
+        let rows = plan.scores.rows;
+        if blocks::is_few(plan) {
+            let (function, shape) = blocks::few(self, rows, plan.scores.dtype)?;
+            return Ok(Choice { function, shape, team: None });
+        }
+        let limits = self.limits();
+        let memory = limits.shared - FIXED_SHARED;
+        // The teams choose among all scores: `k` is what the blocks that are always chosen leave.
+        let mut plan = plan.clone();
+        plan.k = plan.room();
+        let (function, shape, team) = self.within_clusters(|max| {
+            let team = Team::by_bound(&plan, max, limits.multiprocessors, memory)
+                .unwrap_or_else(|| Team::by_digits(&plan, max, limits.multiprocessors, memory));
+            let function = self.function(&KERNELS, team.kernel(plan.scores.dtype))?;
+            let blocks = grid(self, rows, rows.saturating_mul(team.blocks as usize))?;
+            Ok((function, team.shape(blocks), team))
+        })?;
+        Ok(Choice { function, shape, team: Some(team) })
+    }
 }
 
 // SAFETY: the kernels access only the memory that the plan describes, whatever the data.
 unsafe impl Supports<IndexerTopk> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<IndexerTopk>>> {
-        let limits = self.limits();
-        let memory = limits.shared - FIXED_SHARED;
-        let too_many = || {
-            let words = format!("{} rows are more than a grid holds", plan.scores.rows);
-            Error::device(self.device(), Status::NotImplemented, words)
-        };
-        let shape = |team: Team| team.shape(plan.scores.rows).ok_or_else(too_many);
-        let (function, shape, team) = self.within_clusters(|max| {
-            let team = Team::by_bound(plan, max, limits.multiprocessors, memory)
-                .unwrap_or_else(|| Team::by_digits(plan, max, limits.multiprocessors, memory));
-            let function = self.function(&KERNELS, team.kernel(plan.scores.dtype))?;
-            Ok((function, shape(team)?, team))
-        })?;
-        let gather = (plan.values.is_some() || plan.pages.is_some()).then(|| {
-            let name = format!("indexer_topk_gather_{}", plan.scores.dtype);
-            let shape = gather_shape(plan).ok_or_else(too_many)?;
-            Ok((self.function(&GATHER, &name)?, shape))
+        let prologue = Prologue::new(self, plan)?;
+        let chosen = prologue.as_ref().map_or_else(|| plan.clone(), |p| p.chosen_from(plan));
+        let is_few = blocks::is_few(plan);
+        let choice = (plan.room() > 0 || is_few).then(|| self.choice(&chosen)).transpose()?;
+        let is_finished = plan.candidates.is_some() || plan.blocks.forced() > 0 && !is_few;
+        let is_gathered = plan.values.is_some() || plan.pages.is_some();
+        let gather = (is_gathered || is_finished).then(|| {
+            let kernel = if is_finished { "finish" } else { "gather" };
+            let name = format!("indexer_topk_{kernel}_{}", chosen.scores.dtype);
+            let [parts, threads] = gather_blocks(plan);
+            let rows = plan.scores.rows;
+            let blocks = grid(self, rows, rows.saturating_mul(parts as usize))?;
+            Ok((self.function(&GATHER, &name)?, Shape::new(blocks, threads)))
         });
-        let gather = gather.transpose()?;
-        let plan = plan.clone();
-        Ok(Box::new(Prepared { cuda: self.clone(), plan, function, shape, team, gather }))
+        let (gather, plan) = (gather.transpose()?, plan.clone());
+        let cuda = self.clone();
+        Ok(Box::new(Prepared { cuda, plan, prologue, choice, gather }))
+    }
+}
+
+impl Prepared {
+    /// The parameters of the kernel that gathers or finishes, without values and slots. `scores`
+    /// and `starts` are those that were chosen from.
+    fn gather_params(&self, given: &Arguments, indices: IntegerRows, cols: usize) -> Gather {
+        let plan = &self.plan;
+        let of_table = |size: fn(&Pages) -> usize| plan.pages.as_ref().map_or(0, size) as u32;
+        Gather {
+            scores: given.scores,
+            starts: given.starts,
+            indices,
+            values: Rows::ABSENT,
+            slots: Rows::ABSENT,
+            block_table: Rows::ABSENT,
+            requests: 0,
+            flags: given.flags,
+            cols: cols as u32,
+            k: plan.k as u32,
+            parts: gather_blocks(plan)[0],
+            tables: of_table(|pages| pages.block_table.rows),
+            blocks: of_table(|pages| pages.block_table.cols),
+            block_size: of_table(|pages| pages.block_size),
+            notes: 0,
+            positions: 0,
+            rows: plan.scores.rows as u32,
+            forced_first: plan.blocks.forced_first as u32,
+            forced_last: plan.blocks.forced_last as u32,
+            room: plan.room() as u32,
+        }
+    }
+
+    /// The parameters of a team that chooses among `cols` scores.
+    fn team_params(
+        &self,
+        team: &Team,
+        given: &Arguments,
+        mut indices: IntegerRows,
+        cols: usize,
+    ) -> Params {
+        let plan = &self.plan;
+        // Blocks that are always chosen come first.
+        indices.data += (plan.blocks.forced_first * plan.indices.dtype.size()) as u64;
+        let is_copied = self.prologue.as_ref().is_some_and(Prologue::is_copied);
+        Params {
+            scores: given.scores,
+            lengths: given.lengths,
+            starts: given.starts,
+            indices,
+            flags: given.flags,
+            cols: cols as u32,
+            k: plan.room() as u32,
+            capacity: team.capacity,
+            words: team.words,
+            candidates: team.candidates,
+            brain: u32::from(plan.scores.dtype == DType::BF16 && !is_copied),
+        }
     }
 }
 
 // SAFETY: the kernels access only the memory that the plan describes, whatever the data.
 unsafe impl Kernel<IndexerTopk> for Prepared {
     fn workspace_size(&self) -> usize {
-        0
+        let rows = self.plan.scores.rows;
+        self.prologue.as_ref().map_or(0, |prologue| prologue.workspace_size(rows))
     }
 
     unsafe fn launch(
         &self,
-        _: ViewMut<'_>,
+        workspace: ViewMut<'_>,
         buffers: Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
         let Prepared { cuda, plan, .. } = self;
         let dtype = |vector: &Option<spec_core::Vector>| vector.map_or(DType::I32, |v| v.dtype);
-        let scores = cuda.rows(buffers.scores, &plan.scores)?;
-        let starts = cuda.integers(buffers.starts, dtype(&plan.starts))?;
         let indices = cuda.integer_rows(buffers.indices, &plan.indices)?;
-        let flags = cuda.pointer(buffers.flags)?;
-        let params = Params {
-            scores,
+        let mut given = Arguments {
+            scores: cuda.rows(buffers.scores, &plan.scores)?,
             lengths: cuda.integers(buffers.lengths, dtype(&plan.lengths))?,
-            starts,
-            indices,
-            flags,
-            cols: plan.scores.cols as u32,
-            k: plan.k as u32,
-            capacity: self.team.capacity,
-            words: self.team.words,
-            candidates: self.team.candidates,
-            brain: u32::from(plan.scores.dtype == DType::BF16),
+            starts: cuda.integers(buffers.starts, dtype(&plan.starts))?,
+            candidates: match &plan.candidates {
+                Some(candidates) => cuda.rows(buffers.candidates, &candidates.matrix)?,
+                None => Rows::ABSENT,
+            },
+            flags: cuda.pointer(buffers.flags)?,
         };
-        let Some((gather, gather_shape)) = &self.gather else {
-            // SAFETY: `Params` has the layout of the kernel's struct; the buffers were
-            // checked against the plan, and the kernel clamps lengths and starts, which
-            // are data, to the plan's sizes.
-            return cuda.enqueue(stream, |queue| unsafe {
-                queue.launch(&self.function, self.shape, &params)
-            });
-        };
+        let workspace = cuda.workspace(workspace, self.workspace_size())?;
+        let first = self.prologue.as_ref().map(|p| (p, p.launch(plan, &given, workspace)));
+        let mut notes = None;
+        // The scores to choose from, and how many a row has at most.
+        let mut cols = plan.scores.cols;
+        if let Some((prologue, (written, _))) = &first {
+            notes = Some(*written);
+            if prologue.is_copied() {
+                (given.scores, cols) = (prologue.scores(*written), plan.items());
+            }
+            let is_few = self.choice.as_ref().is_some_and(|choice| choice.team.is_none());
+            (given.starts, given.lengths) = match is_few {
+                // The kernel for short rows takes whole rows, and knows the blocks that are always
+                // chosen.
+                true => (Integers { data: 0, wide: 0 }, written.counts()),
+                false => (written.starts(), written.lengths()),
+            };
+        }
         let rows = |argument, matrix: Option<Matrix>| match matrix {
             Some(matrix) => cuda.rows(argument, &matrix),
             None => Ok(Rows::ABSENT),
         };
+        let mut gathered = self.gather_params(&given, indices, cols);
+        gathered.values = rows(buffers.values, plan.values)?;
         // The kernel reads the table and the requests only if slots are asked for.
-        let (table, requests) = match plan.pages {
-            Some(pages) => {
-                let table = buffers.block_table;
-                (cuda.rows(table, &pages.block_table)?, cuda.pointer(buffers.requests)?)
-            }
-            None => (Rows::ABSENT, 0),
-        };
-        let of_table = |size: fn(&Pages) -> usize| plan.pages.as_ref().map_or(0, size) as u32;
-        let gathered = Gather {
-            scores,
-            starts,
-            indices,
-            values: rows(buffers.values, plan.values)?,
-            slots: rows(buffers.slots, plan.pages.map(|pages| pages.slots))?,
-            block_table: table,
-            requests,
-            flags,
-            cols: plan.scores.cols as u32,
-            k: plan.k as u32,
-            parts: gather_blocks(plan)[0],
-            tables: of_table(|pages| pages.block_table.rows),
-            blocks: of_table(|pages| pages.block_table.cols),
-            block_size: of_table(|pages| pages.block_size),
-        };
-        // SAFETY: as above for the kernel that chooses. `Gather` has the layout of the struct of
-        // the kernel that gathers, whose blocks cover `rows` times `k` outputs. That kernel skips
-        // positions beyond a row, requests without a table and positions without a block.
+        if let Some(pages) = plan.pages {
+            gathered.slots = cuda.rows(buffers.slots, &pages.slots)?;
+            gathered.block_table = cuda.rows(buffers.block_table, &pages.block_table)?;
+            gathered.requests = cuda.pointer(buffers.requests)?;
+        }
+        if let Some(notes) = notes {
+            (gathered.notes, gathered.positions) = (notes.notes, notes.positions);
+        }
+        // SAFETY: `Blocks`, `Few`, `Params` and `Gather` have the layouts of the kernels' structs; the
+        // buffers were checked against the plan. The first kernel and the one that chooses clamp
+        // lengths and starts, which are data, to the plan's sizes, and a candidate has at most as
+        // many covered columns as columns. The last kernel's blocks cover `rows` times `k` outputs;
+        // it skips positions beyond a row, requests without a table and positions without a block.
+        // Each kernel waits for the one before it (`follow`).
         cuda.enqueue(stream, |queue| unsafe {
-            queue.launch(&self.function, self.shape, &params)?;
-            queue.launch(gather, *gather_shape, &gathered)
+            if let Some((_, (_, (function, shape, params)))) = &first {
+                queue.launch(function, *shape, params)?;
+            }
+            match &self.choice {
+                Some(Choice { function, shape, team: Some(team) }) => {
+                    let params = self.team_params(team, &given, indices, cols);
+                    match first {
+                        Some(_) => queue.launch_next(function, *shape, &params)?,
+                        None => queue.launch(function, *shape, &params)?,
+                    }
+                }
+                Some(Choice { function, shape, team: None }) => {
+                    let params = blocks::few_params(plan, &given, indices, cols);
+                    match first {
+                        Some(_) => queue.launch_next(function, *shape, &params)?,
+                        None => queue.launch(function, *shape, &params)?,
+                    }
+                }
+                None => {}
+            }
+            match &self.gather {
+                Some((gather, shape)) => queue.launch_next(gather, *shape, &gathered),
+                None => Ok(()),
+            }
         })
     }
 }

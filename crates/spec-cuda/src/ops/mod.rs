@@ -40,6 +40,7 @@ mod append_tokens;
 mod deduplicate_topk;
 mod hybrid_mtp_ngram;
 mod indexer_topk;
+mod indexer_topk_blocks;
 mod moe_align;
 mod moe_align_layout;
 mod ngram;
@@ -63,8 +64,12 @@ mod tests {
     use super::*;
 
     /// Headers of further kernels, beside the header that each operator has.
-    const FURTHER: [Header; 3] =
-        [indexer_topk::GATHER_HEADER, moe_align_layout::HEADER, unique_inverse::HEADER];
+    const FURTHER: [Header; 4] = [
+        indexer_topk::GATHER_HEADER,
+        indexer_topk_blocks::HEADER,
+        moe_align_layout::HEADER,
+        unique_inverse::HEADER,
+    ];
 
     #[test]
     fn launch_params_are_those_of_the_kernels() {

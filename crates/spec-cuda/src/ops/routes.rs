@@ -58,6 +58,14 @@ fn an_h100_takes_the_kernels_that_were_tuned_for_it() {
         let operator = IndexerTopk::new(k);
         route(H100, &operator, &operator.tensors(DType::F32, rows, cols))
     };
+    let blocks = |operator: IndexerTopk, rows, cols| {
+        route(H100, &operator, &operator.tensors(DType::F32, rows, cols))
+    };
+    let candidates = {
+        let operator = IndexerTopk::new(2048).candidate_block(8);
+        let tensors = operator.tensors(DType::F32, 64, 1 << 14);
+        route(H100, &operator, &tensors.candidates(TensorDesc::new(DType::I32, [64, 1 << 11])))
+    };
     let unique = |n, counts: bool| {
         let operator = Unique::new();
         let mut tensors = operator.tensors(DType::U64, n);
@@ -137,6 +145,39 @@ fn an_h100_takes_the_kernels_that_were_tuned_for_it() {
             "indexer_topk_bound_f32 (128 blocks of 512 threads in clusters of 2)",
         ),
         (topk(1024, 8192, 512), "indexer_topk_bound_f32 (1024 blocks of 256 threads)"),
+        (topk(64, 1024, 16), "indexer_topk_few_f32 (64 blocks of 128 threads)"),
+        (
+            blocks(IndexerTopk::new(16).forced_first(1).forced_last(2), 64, 1024),
+            "indexer_topk_few_f32 (64 blocks of 128 threads)",
+        ),
+        (
+            blocks(IndexerTopk::new(2048).pool(8), 64, 1 << 17),
+            "indexer_topk_pool_f32 (1024 blocks of 256 threads), \
+             indexer_topk_bound_f32 (128 blocks of 512 threads in clusters of 2)",
+        ),
+        (
+            blocks(IndexerTopk::new(2048).pool(8).forced_last(1), 64, 1 << 17),
+            "indexer_topk_pool_f32 (1024 blocks of 256 threads), \
+             indexer_topk_bound_f32 (128 blocks of 512 threads in clusters of 2), \
+             indexer_topk_finish_f32 (512 blocks of 256 threads)",
+        ),
+        (
+            blocks(IndexerTopk::new(16).pool(128).forced_last(1), 64, 1 << 17),
+            "indexer_topk_pool_f32 (1024 blocks of 256 threads), \
+             indexer_topk_few_f32 (64 blocks of 128 threads)",
+        ),
+        (
+            blocks(IndexerTopk::new(2048).forced_last(64), 64, 1 << 17),
+            "indexer_topk_ranges (1 block of 256 threads), \
+             indexer_topk_bound_f32 (128 blocks of 512 threads in clusters of 2), \
+             indexer_topk_finish_f32 (512 blocks of 256 threads)",
+        ),
+        (
+            candidates,
+            "indexer_topk_compact_f32 (256 blocks of 256 threads), \
+             indexer_topk_bound_f32 (128 blocks of 512 threads in clusters of 2), \
+             indexer_topk_finish_f32 (512 blocks of 256 threads)",
+        ),
         (unique(9216, false), "unique_sort_buckets_64 (1 block of 512 threads)"),
         (
             unique(1 << 17, false),

@@ -154,6 +154,7 @@ fn deduplicate_topk(rng: &mut Rng) -> Case<DeduplicateTopk> {
         .input("indices", Tensor::matrix(values, BATCH * STEPS, K))
         .output("unique", DType::I32, &[BATCH, STEPS * K])
         .output("counts", DType::I32, &[BATCH])
+        .output("inverse", DType::I32, &[BATCH * STEPS, K])
 }
 
 /// Lossless verification of ragged requests, of which some are greedy.
@@ -350,7 +351,8 @@ fn moe_align(rng: &mut Rng) -> Case<MoeAlign> {
         .output("inverse", DType::I32, &[TOKENS * TOPK])
 }
 
-/// Rows with many ties, longer than a block keeps, and a paged cache.
+/// Rows with many ties, longer than a block keeps, and a paged cache. A kernel notes the ranges
+/// without the positions that are always chosen, and another one finishes.
 fn indexer_topk(rng: &mut Rng) -> Case<IndexerTopk> {
     const ROWS: usize = 5;
     const COLS: usize = 150_000;
@@ -358,7 +360,7 @@ fn indexer_topk(rng: &mut Rng) -> Case<IndexerTopk> {
     const BLOCK: usize = 64;
     const TABLES: usize = 3;
     let table = [TABLES, COLS.div_ceil(BLOCK)];
-    Case::new(IndexerTopk::new(K).block_size(BLOCK))
+    Case::new(IndexerTopk::new(K).block_size(BLOCK).forced_first(4).forced_last(60))
         .input("scores", matrix(rng, [ROWS, COLS], |r| r.below(3000) as f32))
         .input("block_table", matrix(rng, table, |r| r.below(1 << 20) as i32))
         .input("requests", vector(rng, ROWS, |r| r.below(TABLES) as i32))

@@ -33,4 +33,12 @@ struct Gather {
     block_size: u32,
     // Which optional arguments are there: HAS_ bits.
     has: u32,
+    // For `finish`: rows, rounded up to the alignment of a binding.
+    noted: u32,
+    // For `finish`: how many of the first blocks are always chosen.
+    forced_first: u32,
+    // For `finish`: how many of the last blocks are always chosen.
+    forced_last: u32,
+    // For `finish`: how many of the others are chosen, if there are enough.
+    room: u32,
 }

@@ -1,6 +1,7 @@
 //! The best positions of rows: selected among the scores that reach a bound, or by a radix select.
 //! Each workgroup handles a chunk of a row. Where values or slots are asked for, a last dispatch
-//! gathers them.
+//! gathers them. Blocks and candidates take further dispatches before and after: see
+//! [`indexer_topk_blocks`](super::indexer_topk_blocks).
 
 use bytemuck::{Pod, Zeroable};
 #[cfg(test)]
@@ -11,7 +12,9 @@ use spec_core::ops::indexer_topk::{Buffers, Pages, Plan};
 use spec_core::{Kernel, Matrix, Result, Status, Stream, Supports, Vector, ViewMut};
 
 use super::float_code;
+use super::indexer_topk_blocks::{Arguments, Prologue, Scratch, noted};
 use crate::Wgpu;
+use crate::launch::Recorder;
 use crate::memory::Region;
 use crate::shader::Access::{Read, Write};
 use crate::shader::{Program, Shader, shader};
@@ -47,6 +50,7 @@ const HAS_REQUESTS: u32 = 1;
 const HAS_VALUES: u32 = 2;
 const HAS_SLOTS: u32 = 4;
 const HAS_FLAGS: u32 = 8;
+const HAS_POSITIONS: u32 = 16;
 
 launch_params! {
     /// What the shaders of `indexer_topk` take.
@@ -111,6 +115,14 @@ launch_params! {
         block_size: u32,
         /// Which optional arguments are there: HAS_ bits.
         has: u32,
+        /// For `finish`: rows, rounded up to the alignment of a binding.
+        noted: u32,
+        /// For `finish`: how many of the first blocks are always chosen.
+        forced_first: u32,
+        /// For `finish`: how many of the last blocks are always chosen.
+        forced_last: u32,
+        /// For `finish`: how many of the others are chosen, if there are enough.
+        room: u32,
     }
 }
 
@@ -125,6 +137,9 @@ pub(super) const GATHER_HEADER: Header =
 struct Selector {
     gpu: Wgpu,
     plan: Plan,
+    /// What the dispatches that choose take: the plan itself, or what the prologue leaves of it.
+    chosen: Plan,
+    prologue: Option<Prologue>,
     clear: Program,
     survey: Program,
     bound: Program,
@@ -148,9 +163,11 @@ unsafe impl Supports<IndexerTopk> for Wgpu {
         let max_threads =
             limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x);
         let wide = WIDE.min(max_threads) / THREADS as u32 * THREADS as u32;
+        let prologue = Prologue::new(self, plan)?;
+        let chosen = prologue.as_ref().map_or_else(|| plan.clone(), |p| p.chosen_from(plan));
         let program = |entry, threads| {
             let bindings = [Write, Read, Read, Read, Write, Write, Write];
-            let constants = [("DTYPE", float_code(plan.scores.dtype)), ("THREADS", threads)];
+            let constants = [("DTYPE", float_code(chosen.scores.dtype)), ("THREADS", threads)];
             self.program(&SHADER, entry, &bindings, &constants)
         };
         let chunked = |entry| program(entry, THREADS as u32);
@@ -159,7 +176,8 @@ unsafe impl Supports<IndexerTopk> for Wgpu {
             .min(rows_of(&plan.indices))
             .min(plan.values.as_ref().map_or(MAX_ROWS, rows_of))
             .min(plan.pages.as_ref().map_or(MAX_ROWS, |pages| self.window_of_pages(pages)))
-            .min(self.window(4) / words_of_row(plan).max(keys_of_row(plan)))
+            .min(self.window(4) / words_of_row(&chosen).max(keys_of_row(&chosen)))
+            .min(prologue.as_ref().map_or(MAX_ROWS, |prologue| prologue.window(self, plan)))
             .min(MAX_ROWS);
         if window == 0 {
             let words = format!(
@@ -169,10 +187,13 @@ unsafe impl Supports<IndexerTopk> for Wgpu {
             );
             return Err(self.error(Status::NotImplemented, words));
         }
-        let gather = (plan.values.is_some() || plan.pages.is_some()).then(|| {
-            let bindings = [Read, Read, Read, Read, Read, Write, Write, Write];
-            let constants = [("DTYPE", float_code(plan.scores.dtype))];
-            self.program(&GATHER_SHADER, "gather", &bindings, &constants)
+        let is_gathered = plan.values.is_some() || plan.pages.is_some();
+        let is_finished = plan.candidates.is_some() || plan.blocks.forced() > 0;
+        let gather = (is_gathered || is_finished).then(|| {
+            let bindings = [Read, Read, Write, Read, Read, Write, Write, Write];
+            let constants = [("DTYPE", float_code(chosen.scores.dtype))];
+            let entry = if prologue.is_some() { "finish" } else { "gather" };
+            self.program(&GATHER_SHADER, entry, &bindings, &constants)
         });
         Ok(Box::new(Selector {
             gpu: self.clone(),
@@ -187,6 +208,8 @@ unsafe impl Supports<IndexerTopk> for Wgpu {
             count_chosen: chunked("count_chosen")?,
             place: chunked("place")?,
             gather: gather.transpose()?,
+            chosen: chosen.clone(),
+            prologue,
             window,
         }))
     }
@@ -219,12 +242,13 @@ impl Selector {
             (plan.values.is_some(), HAS_VALUES),
             (pages.is_some(), HAS_SLOTS),
             (flags, HAS_FLAGS),
+            (self.prologue.as_ref().is_some_and(Prologue::has_positions), HAS_POSITIONS),
         ];
         Gather {
             rows: rows as u32,
             cols: plan.scores.cols as u32,
             k: plan.k as u32,
-            stride: stride(&plan.scores),
+            stride: stride(&self.chosen.scores),
             start_words: words(&plan.starts),
             index_words: (plan.indices.dtype.size() / 4) as u32,
             index_stride: stride(&plan.indices),
@@ -236,6 +260,10 @@ impl Selector {
             table_stride: of_table(|pages| pages.block_table.row_stride),
             block_size: of_table(|pages| pages.block_size).max(1),
             has: given.iter().filter(|(there, _)| *there).fold(0, |has, (_, bit)| has | bit),
+            noted: noted(rows) as u32,
+            forced_first: plan.blocks.forced_first as u32,
+            forced_last: plan.blocks.forced_last as u32,
+            room: plan.room() as u32,
         }
     }
 }
@@ -278,15 +306,131 @@ fn words_of_rows(plan: &Plan, rows: u64) -> u64 {
     (rows * words_of_row(plan)).next_multiple_of(64)
 }
 
-fn words(vector: &Option<Vector>) -> u32 {
+pub(super) fn words(vector: &Option<Vector>) -> u32 {
     vector.map_or(0, |vector| (vector.dtype.size() / 4) as u32)
+}
+
+/// The arguments of a call, and the parts of its workspace.
+struct Call<'a> {
+    arguments: Arguments<'a>,
+    tables: Region<'a>,
+    requests: Region<'a>,
+    indices: Region<'a>,
+    values: Region<'a>,
+    slots: Region<'a>,
+    work: Region<'a>,
+    keys: Region<'a>,
+    scratch: Option<Scratch<'a>>,
+}
+
+impl Selector {
+    /// 32-bit words of the keys of `rows` rows, rounded up to a multiple of a binding's alignment.
+    fn words_of_keys(&self, rows: u64) -> u64 {
+        (rows * keys_of_row(&self.chosen)).next_multiple_of(64)
+    }
+
+    /// Records the dispatches for the rows `start .. start + rows`.
+    fn record(&self, r: &mut Recorder<'_>, call: &Call<'_>, start: u64, rows: u64) -> Result<()> {
+        let plan = &self.plan;
+        let given = &call.arguments;
+        let arguments = Arguments {
+            scores: given.scores.rows(&plan.scores, start, rows),
+            lengths: given.lengths.elements(start, rows),
+            starts: given.starts.elements(start, rows),
+            candidates: match &plan.candidates {
+                Some(candidates) => given.candidates.rows(&candidates.matrix, start, rows),
+                None => Region::nothing(),
+            },
+            flags: given.flags,
+        };
+        let Arguments { mut scores, mut lengths, mut starts, flags, .. } = arguments;
+        let mut of_gather = starts;
+        if let (Some(prologue), Some(scratch)) = (&self.prologue, call.scratch) {
+            prologue.record(r, &arguments, scratch, rows)?;
+            (starts, lengths) = scratch.ranges(rows);
+            of_gather = scratch.notes;
+            if prologue.is_copied {
+                scores = scratch.pooled.rows(&self.chosen.scores, 0, rows);
+            }
+        }
+        let indices = call.indices.rows(&plan.indices, start, rows);
+        // Blocks that are always chosen come first.
+        let chosen = indices.elements(plan.blocks.forced_first as u64, u64::MAX / 16);
+        let regions = [call.work, scores, lengths, starts, chosen, flags, call.keys];
+        if plan.room() > 0 {
+            self.record_choice(r, &regions, rows)?;
+        }
+        let Some(gather) = &self.gather else { return Ok(()) };
+        let params = self.gather_params(rows, flags.bytes > 0);
+        let pages = plan.pages.as_ref();
+        let table = match pages {
+            // Rows that name their tables may name any of them.
+            Some(pages) if pages.mapped => call.tables,
+            Some(pages) => call.tables.rows(&pages.block_table, start, rows),
+            None => Region::nothing(),
+        };
+        let regions = [
+            scores,
+            of_gather,
+            indices,
+            table,
+            call.requests.elements(start, rows),
+            plan.values.map_or(call.values, |matrix| call.values.rows(&matrix, start, rows)),
+            pages.map_or(call.slots, |pages| call.slots.rows(&pages.slots, start, rows)),
+            flags,
+        ];
+        let outputs = rows * plan.k as u64;
+        r.dispatch(gather, &regions, &params, outputs.div_ceil(GATHER_THREADS))
+    }
+
+    /// Records the dispatches that choose.
+    fn record_choice(
+        &self,
+        r: &mut Recorder<'_>,
+        regions: &[Region<'_>; 7],
+        rows: u64,
+    ) -> Result<()> {
+        let plan = &self.chosen;
+        let mut params = Params {
+            cols: plan.scores.cols as u32,
+            k: plan.k as u32,
+            stride: plan.scores.row_stride as u32,
+            chunks: chunks(plan) as u32,
+            length_words: words(&plan.lengths),
+            start_words: words(&plan.starts),
+            index_words: (plan.indices.dtype.size() / 4) as u32,
+            index_stride: plan.indices.row_stride as u32,
+            has_flags: u32::from(regions[5].bytes > 0),
+            low: 0,
+            rows: rows as u32,
+            groups: groups(plan) as u32,
+            capacity: capacity(plan) as u32,
+        };
+        let jobs = rows * chunks(plan);
+        if bounds(plan) {
+            r.dispatch(&self.survey, regions, &params, jobs)?;
+            r.dispatch(&self.bound, regions, &params, rows)?;
+            r.dispatch(&self.collect, regions, &params, jobs)?;
+            r.dispatch(&self.settle, regions, &params, rows)?;
+        } else {
+            r.dispatch(&self.clear, regions, &params, rows)?;
+            for low in LOW {
+                params.low = low;
+                r.dispatch(&self.count, regions, &params, jobs)?;
+                r.dispatch(&self.pick, regions, &params, rows)?;
+            }
+        }
+        r.dispatch(&self.count_chosen, regions, &params, jobs)?;
+        r.dispatch(&self.place, regions, &params, jobs)
+    }
 }
 
 // SAFETY: as for `Supports` above.
 unsafe impl Kernel<IndexerTopk> for Selector {
     fn workspace_size(&self) -> usize {
         let rows = self.window.min(self.plan.scores.rows as u64);
-        (words_of_rows(&self.plan, rows) + rows * keys_of_row(&self.plan)) as usize * 4
+        let before = self.prologue.as_ref().map_or(0, |prologue| prologue.workspace_words(rows));
+        (words_of_rows(&self.chosen, rows) + self.words_of_keys(rows) + before) as usize * 4
     }
 
     unsafe fn launch(
@@ -297,84 +441,30 @@ unsafe impl Kernel<IndexerTopk> for Selector {
     ) -> Result<()> {
         let Selector { gpu, plan, .. } = self;
         let mut workspace = gpu.region_of_workspace(workspace)?;
-        let max_rows = self.window.min(plan.scores.rows as u64);
-        let work = workspace.take(words_of_rows(plan, max_rows));
-        let keys = workspace;
-        let scores = gpu.region(&buffers.scores)?;
-        let lengths = gpu.optional(&buffers.lengths)?;
-        let starts = gpu.optional(&buffers.starts)?;
-        let (tables, requests) =
-            (gpu.optional(&buffers.block_table)?, gpu.optional(&buffers.requests)?);
-        let indices = gpu.region_mut(buffers.indices)?;
-        let (values, slots) = (gpu.optional_mut(buffers.values)?, gpu.optional_mut(buffers.slots)?);
-        let flags = gpu.optional_mut(buffers.flags)?;
         let all = plan.scores.rows as u64;
+        let max_rows = self.window.min(all);
+        let call = Call {
+            arguments: Arguments {
+                scores: gpu.region(&buffers.scores)?,
+                lengths: gpu.optional(&buffers.lengths)?,
+                starts: gpu.optional(&buffers.starts)?,
+                candidates: gpu.optional(&buffers.candidates)?,
+                flags: gpu.optional_mut(buffers.flags)?,
+            },
+            tables: gpu.optional(&buffers.block_table)?,
+            requests: gpu.optional(&buffers.requests)?,
+            indices: gpu.region_mut(buffers.indices)?,
+            values: gpu.optional_mut(buffers.values)?,
+            slots: gpu.optional_mut(buffers.slots)?,
+            work: workspace.take(words_of_rows(&self.chosen, max_rows)),
+            keys: workspace.take(self.words_of_keys(max_rows)),
+            scratch: self.prologue.as_ref().map(|p| p.scratch(workspace, max_rows)),
+        };
         gpu.record("indexer_topk", stream, |r| {
             let mut start = 0;
             while start < all {
                 let rows = self.window.min(all - start);
-                let regions = [
-                    work,
-                    scores.rows(&plan.scores, start, rows),
-                    lengths.elements(start, rows),
-                    starts.elements(start, rows),
-                    indices.rows(&plan.indices, start, rows),
-                    flags,
-                    keys,
-                ];
-                let mut params = Params {
-                    cols: plan.scores.cols as u32,
-                    k: plan.k as u32,
-                    stride: plan.scores.row_stride as u32,
-                    chunks: chunks(plan) as u32,
-                    length_words: words(&plan.lengths),
-                    start_words: words(&plan.starts),
-                    index_words: (plan.indices.dtype.size() / 4) as u32,
-                    index_stride: plan.indices.row_stride as u32,
-                    has_flags: u32::from(flags.bytes > 0),
-                    low: 0,
-                    rows: rows as u32,
-                    groups: groups(plan) as u32,
-                    capacity: capacity(plan) as u32,
-                };
-                let jobs = rows * chunks(plan);
-                if bounds(plan) {
-                    r.dispatch(&self.survey, &regions, &params, jobs)?;
-                    r.dispatch(&self.bound, &regions, &params, rows)?;
-                    r.dispatch(&self.collect, &regions, &params, jobs)?;
-                    r.dispatch(&self.settle, &regions, &params, rows)?;
-                } else {
-                    r.dispatch(&self.clear, &regions, &params, rows)?;
-                    for low in LOW {
-                        params.low = low;
-                        r.dispatch(&self.count, &regions, &params, jobs)?;
-                        r.dispatch(&self.pick, &regions, &params, rows)?;
-                    }
-                }
-                r.dispatch(&self.count_chosen, &regions, &params, jobs)?;
-                r.dispatch(&self.place, &regions, &params, jobs)?;
-                if let Some(gather) = &self.gather {
-                    let params = self.gather_params(rows, flags.bytes > 0);
-                    let pages = plan.pages.as_ref();
-                    let table = match pages {
-                        // Rows that name their tables may name any of them.
-                        Some(pages) if pages.mapped => tables,
-                        Some(pages) => tables.rows(&pages.block_table, start, rows),
-                        None => Region::nothing(),
-                    };
-                    let regions = [
-                        scores.rows(&plan.scores, start, rows),
-                        starts.elements(start, rows),
-                        indices.rows(&plan.indices, start, rows),
-                        table,
-                        requests.elements(start, rows),
-                        plan.values.map_or(values, |matrix| values.rows(&matrix, start, rows)),
-                        pages.map_or(slots, |pages| slots.rows(&pages.slots, start, rows)),
-                        flags,
-                    ];
-                    let outputs = rows * plan.k as u64;
-                    r.dispatch(gather, &regions, &params, outputs.div_ceil(GATHER_THREADS))?;
-                }
+                self.record(r, &call, start, rows)?;
                 start += rows;
             }
             Ok(())

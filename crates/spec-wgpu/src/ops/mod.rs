@@ -66,6 +66,7 @@ mod append_tokens;
 mod deduplicate_topk;
 mod hybrid_mtp_ngram;
 mod indexer_topk;
+mod indexer_topk_blocks;
 mod moe_align;
 mod moe_align_layout;
 mod ngram;
@@ -122,8 +123,12 @@ pub(crate) fn shaders() -> impl Iterator<Item = &'static crate::shader::Shader> 
     macro_rules! shaders {
         ($($module:ident: $operator:ident,)+) => { [$( &$module::SHADER ),+] };
     }
-    let further =
-        [&indexer_topk::GATHER_SHADER, &moe_align_layout::SHADER, &sample_logits::REPORT_SHADER];
+    let further = [
+        &indexer_topk::GATHER_SHADER,
+        &indexer_topk_blocks::SHADER,
+        &moe_align_layout::SHADER,
+        &sample_logits::REPORT_SHADER,
+    ];
     let by_keys = unique::SHADERS.iter().flatten().chain(&unique_inverse::SHADERS);
     spec_core::for_each_operator!(shaders).into_iter().chain(further).chain(by_keys)
 }
@@ -135,8 +140,12 @@ mod tests {
     use super::*;
 
     /// Headers of further shaders, beside the header that each operator has.
-    const FURTHER: [Header; 3] =
-        [indexer_topk::GATHER_HEADER, moe_align_layout::HEADER, unique_inverse::HEADER];
+    const FURTHER: [Header; 4] = [
+        indexer_topk::GATHER_HEADER,
+        indexer_topk_blocks::HEADER,
+        moe_align_layout::HEADER,
+        unique_inverse::HEADER,
+    ];
 
     #[test]
     fn launch_params_are_those_of_the_shaders() {

@@ -1,0 +1,379 @@
+// indexer_topk: kernels for rows in which not each score stands for a position, and for short rows.
+//
+// * `pool`     writes the scores of blocks of neighbouring scores to the workspace. A warp reads 8
+//              vectors of 16 bytes for each lane, all in flight at once; lanes exchange maxima.
+// * `ranges`   writes the range of scores between the blocks that are always chosen, where a block
+//              is a position.
+// * `compact`  copies the scores and the positions of covered columns to the workspace, one behind
+//              the other. Each block of threads first counts the covered columns of the candidates
+//              before its own.
+// * `few`      chooses in a row of at most 2048 scores, where at most 32 are chosen by their scores:
+//              a block of 128 threads for each row. It also writes the blocks that are always chosen.
+//
+// After `pool`, `ranges` or `compact`, the kernels of indexer_topk.cu choose in the rows that these
+// kernels left, or `few` does.
+//
+// Bytes: `pool` reads each score once, and writes one f32 for each block. `compact` reads each
+// covered score once, and writes 8 bytes for it.
+#include "params/indexer_topk_blocks.cuh"
+
+constexpr u32 THREADS = 256;
+constexpr u32 WARPS = THREADS / WARP;
+// The first position that an i32 does not hold.
+constexpr u32 END_OF_POSITIONS = 1u << 31;
+
+// The scores that a row covers.
+struct Range {
+    u32 start;
+    u32 length;
+    // BAD_LENGTHS if the start or the length was cut.
+    u32 bits;
+
+    INLINE Range(const Integers& starts, const Integers& lengths, u64 row, u32 cols)
+        : start(0), bits(0) {
+        if (starts.data != nullptr) {
+            const i64 given = starts[row];
+            start = clamped(given, cols);
+            if (start != given) bits |= BAD_LENGTHS;
+        }
+        length = cols - start;
+        if (lengths.data != nullptr) {
+            const i64 given = lengths[row];
+            length = clamped(given, cols - start);
+            if (length != given) bits |= BAD_LENGTHS;
+        }
+    }
+};
+
+// Notes that the row to choose from has `count` blocks, of which the first has the score `start`.
+template <typename T>
+INLINE void note(const Blocks<T>& p, u32 row, u32 start, u32 count) {
+    const u32 first = min(p.forced_first, count);
+    const u32 last = min(p.forced_last, count - first);
+    p.notes[row] = start + first;
+    p.notes[static_cast<u64>(p.rows) + row] = count - first - last;
+    p.notes[2 * static_cast<u64>(p.rows) + row] = count;
+}
+
+INLINE void ranges(const Blocks<float>& p) {
+    const u32 row = blockIdx.x * THREADS + threadIdx.x;
+    if (row >= p.rows) return;
+    const Range range(p.starts, p.lengths, row, p.cols);
+    raise(p.flags, range.bits);
+    note(p, row, range.start, range.length);
+}
+
+// ---- pool ----------------------------------------------------------------------
+
+// Vectors of each lane, and the scores that a warp reads: a multiple of the largest pool.
+constexpr u32 VECTORS = 8;
+template <typename T>
+constexpr u32 SPAN = VECTORS * WARP * Pack<T>::N;
+static_assert(SPAN<float> == 1024 && SPAN<f16> == 2048);
+
+INLINE float lowest(float) { return negative_infinity(); }
+INLINE f16 lowest(f16) { return __ushort_as_half(0xFC00); }
+INLINE bf16 lowest(bf16) { return __ushort_as_bfloat16(0xFF80); }
+
+// Writes the scores of the blocks of a warp's span, which begins at score `begin` of a row of
+// `length` scores. Returns whether this lane read a NaN.
+template <typename T>
+INLINE bool pool_span(const T* scores, u32 length, u32 begin, u32 size, float* to) {
+    constexpr u32 N = Pack<T>::N;
+    const u32 lane = lane_id();
+    const u32 shift = 31 - __clz(size);
+    const bool aligned = reinterpret_cast<u64>(scores) % 16 == 0;
+    Pack<T> packs[VECTORS];
+#pragma unroll
+    for (u32 v = 0; v < VECTORS; v++) {
+        const u32 first = begin + (v * WARP + lane) * N;
+        if (aligned && first + N <= length) {
+            packs[v] = load_pack(scores + first);
+            continue;
+        }
+#pragma unroll
+        for (u32 j = 0; j < N; j++) {
+            packs[v].items[j] = first + j < length ? scores[first + j] : lowest(T());
+        }
+    }
+    // NaN is less than any number in `fmaxf`. A block of NaN alone has -inf.
+    const auto put = [&](u32 first, float best) {
+        best = fmaxf(best, negative_infinity());
+        // -0 becomes +0.
+        if (size > 1) best = exact::add(best, 0.0f);
+        if (first < length) to[first >> shift] = best;
+    };
+    bool has_nan = false;
+    float best[VECTORS];
+#pragma unroll
+    for (u32 v = 0; v < VECTORS; v++) {
+        const u32 first = begin + (v * WARP + lane) * N;
+        float x[N];
+#pragma unroll
+        for (u32 j = 0; j < N; j++) {
+            x[j] = to_f32(packs[v].items[j]);
+            has_nan |= x[j] != x[j];
+        }
+#pragma unroll
+        for (u32 step = 1; step < N; step *= 2) {
+            if (step >= size) break;
+#pragma unroll
+            for (u32 j = 0; j < N; j += 2 * step) x[j] = fmaxf(x[j], x[j + step]);
+        }
+        best[v] = x[0];
+        if (size < N) {
+#pragma unroll
+            for (u32 j = 0; j < N; j++) {
+                if ((j & (size - 1)) == 0) put(first + j, x[j]);
+            }
+        }
+    }
+    if (size < N) return has_nan;
+    // Lanes and vectors that a block has.
+    const u32 lanes = min(size / N, WARP);
+    const u32 vectors = size / N / lanes;
+#pragma unroll
+    for (u32 step = 1; step < VECTORS; step *= 2) {
+        if (step >= vectors) break;
+#pragma unroll
+        for (u32 v = 0; v < VECTORS; v += 2 * step) best[v] = fmaxf(best[v], best[v + step]);
+    }
+#pragma unroll
+    for (u32 v = 0; v < VECTORS; v++) {
+        if ((v & (vectors - 1)) != 0) continue;
+#pragma unroll 1
+        for (u32 step = 1; step < lanes; step *= 2) {
+            best[v] = fmaxf(best[v], __shfl_xor_sync(ALL_LANES, best[v], step));
+        }
+        if ((lane & (lanes - 1)) == 0) put(begin + (v * WARP + lane) * N, best[v]);
+    }
+    return has_nan;
+}
+
+template <typename T>
+INLINE void pool(const Blocks<T>& p) {
+    const u32 row = blockIdx.x / p.parts;
+    const u32 part = blockIdx.x % p.parts;
+    const Range range(p.starts, p.lengths, row, p.cols);
+    u32 bits = 0;
+    if (part == 0) {
+        // One block of threads reports bad lengths.
+        bits = range.bits;
+        if (threadIdx.x == 0) note(p, row, 0, (range.length + p.pool - 1) / p.pool);
+    }
+    const u32 begin = (part * WARPS + threadIdx.x / WARP) * SPAN<T>;
+    if (begin < range.length) {
+        float* const to = p.pooled + static_cast<u64>(row) * p.width;
+        const bool has_nan =
+            pool_span(p.scores[row] + range.start, range.length, begin, p.pool, to);
+        if (has_nan) bits |= NON_FINITE;
+    }
+    const u32 any = __reduce_or_sync(ALL_LANES, bits);
+    if (lane_id() == 0) raise(p.flags, any);
+}
+
+// ---- candidates ------------------------------------------------------------------
+
+// How many of a candidate's columns are covered in a row of `length` positions.
+template <typename T>
+INLINE u32 covered(const Blocks<T>& p, i32 candidate, u32 length) {
+    if (candidate < 0) return 0;
+    const u64 begin = static_cast<u64>(candidate) * p.block;
+    return begin < length ? min(static_cast<u32>(length - begin), p.block) : 0;
+}
+
+template <typename T>
+INLINE void compact(const Blocks<T>& p) {
+    __shared__ u32 totals[WARPS];
+    __shared__ u32 befores[THREADS];
+    __shared__ i32 listed[THREADS];
+    const u32 row = blockIdx.x / p.parts;
+    const u32 part = blockIdx.x % p.parts;
+    const u32 lane = lane_id();
+    const u32 warp = threadIdx.x / WARP;
+    const i32* const candidates = p.candidates[row];
+    const T* const scores = p.scores[row];
+    u32 bits = 0;
+    u32 length = END_OF_POSITIONS;
+    if (p.lengths.data != nullptr) {
+        const i64 given = p.lengths[row];
+        length = clamped(given, END_OF_POSITIONS);
+        if (given < 0 && part == 0) bits |= BAD_LENGTHS;
+    }
+    // The candidates of this block, and the covered columns before them.
+    const u32 of_part = (p.c + p.parts - 1) / p.parts;
+    const u32 begin = min(part * of_part, p.c);
+    const u32 end = min(begin + of_part, p.c);
+    u32 before = 0;
+#pragma unroll 4
+    for (u32 i = threadIdx.x; i < begin; i += THREADS) before += covered(p, candidates[i], length);
+    before = __reduce_add_sync(ALL_LANES, before);
+    if (lane == 0) totals[warp] = before;
+    __syncthreads();
+    before = __reduce_add_sync(ALL_LANES, lane < WARPS ? totals[lane] : 0);
+#pragma unroll 1
+    for (u32 from = begin; from < end; from += THREADS) {
+        const u32 at = from + threadIdx.x;
+        const i32 candidate = at < end ? candidates[at] : -1;
+        const u32 own = covered(p, candidate, length);
+        const u64 through_position = (static_cast<u64>(max(candidate, 0)) + 1) * p.block;
+        if (candidate < -1 || through_position > END_OF_POSITIONS) bits |= OUT_OF_RANGE;
+        const u32 through = warp_inclusive_sum(own);
+        // All threads have read what is overwritten.
+        __syncthreads();
+        if (lane == WARP - 1) totals[warp] = through;
+        listed[threadIdx.x] = candidate;
+        __syncthreads();
+        const u32 of_lane = lane < WARPS ? totals[lane] : 0;
+        const u32 of_warps = __reduce_add_sync(ALL_LANES, lane < warp ? of_lane : 0);
+        befores[threadIdx.x] = before + of_warps + through - own;
+        before += __reduce_add_sync(ALL_LANES, of_lane);
+        __syncthreads();
+        const u32 columns = min(THREADS, end - from) * p.block;
+#pragma unroll 4
+        for (u32 i = threadIdx.x; i < columns; i += THREADS) {
+            const u32 list = i / p.block;
+            const u32 offset = i - list * p.block;
+            if (offset < covered(p, listed[list], length)) {
+                const u64 to = static_cast<u64>(row) * p.width + befores[list] + offset;
+                p.pooled[to] = to_f32(scores[from * p.block + i]);
+                p.positions[to] = static_cast<i32>(listed[list] * p.block + offset);
+            }
+        }
+    }
+    if (part == p.parts - 1 && threadIdx.x == 0) note(p, row, 0, before);
+    const u32 any = __reduce_or_sync(ALL_LANES, bits);
+    if (lane == 0) raise(p.flags, any);
+}
+
+// ---- few scores ------------------------------------------------------------------
+
+constexpr u32 FEW_THREADS = 128;
+// Scores of each thread, and of a row; scores that may be chosen.
+constexpr u32 FEW_ITEMS = 16;
+constexpr u32 FEW_COLS = FEW_THREADS * FEW_ITEMS;
+constexpr u32 FEW_ROOM = 32;
+constexpr u32 FEW_WORDS = FEW_COLS / WARP;
+static_assert(FEW_WORDS == 2 * WARP);
+
+// The bits of word `word` of a bitmap whose bits begin .. end are set.
+INLINE u32 bits_of(u32 word, u32 begin, u32 end) {
+    const u32 first = word * WARP;
+    if (end <= first || begin >= first + WARP || begin >= end) return 0;
+    const u32 low = ALL_LANES << (begin > first ? begin - first : 0);
+    const u32 high = end - first >= WARP ? ALL_LANES : (1u << (end - first)) - 1;
+    return low & high;
+}
+
+// Chooses the `room` largest of the keys of all threads, of which there are more: sets their bits.
+// A key is a score's sort key and the complement of its index, so all keys but 0 are distinct; a key
+// of 0 is no score.
+INLINE void choose_few(const u64 (&keys)[FEW_ITEMS], u32 room, u32* chosen) {
+    // At most `room` threads have keys that reach the bound.
+    __shared__ u64 list[FEW_ROOM * FEW_ITEMS];
+    __shared__ __align__(16) u64 maxima[FEW_THREADS];
+    __shared__ u64 bound;
+    __shared__ u32 listed;
+    u64 own = 0;
+#pragma unroll
+    for (u32 a = 0; a < FEW_ITEMS; a++) own = max(own, keys[a]);
+    maxima[threadIdx.x] = own;
+    if (threadIdx.x == 0) {
+        bound = 1;
+        listed = 0;
+    }
+    __syncthreads();
+    u32 rank = 0;
+#pragma unroll 8
+    for (u32 j = 0; j < FEW_THREADS; j += 2) {
+        const ulonglong2 pair = *reinterpret_cast<const ulonglong2*>(maxima + j);
+        rank += (pair.x > own ? 1 : 0) + (pair.y > own ? 1 : 0);
+    }
+    if (own != 0 && rank == room - 1) bound = own;
+    __syncthreads();
+    const u64 least = bound;
+    if (own >= least) {
+#pragma unroll
+        for (u32 a = 0; a < FEW_ITEMS; a++) {
+            if (keys[a] < least) continue;
+            const u32 at = atomicAdd(&listed, 1u);
+            // Always true: at least `room` threads have keys.
+            if (at < FEW_ROOM * FEW_ITEMS) list[at] = keys[a];
+        }
+    }
+    __syncthreads();
+    const u32 count = min(listed, FEW_ROOM * FEW_ITEMS);
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < count; i += FEW_THREADS) {
+        u32 larger = 0;
+#pragma unroll 4
+        for (u32 j = 0; j < count; j++) larger += list[j] > list[i] ? 1 : 0;
+        const u32 index = ~static_cast<u32>(list[i]);
+        if (larger < room) atomicOr(&chosen[index / WARP], 1u << index % WARP);
+    }
+}
+
+template <typename T>
+INLINE void few(const Few<T>& p) {
+    __shared__ u32 chosen[FEW_WORDS];
+    __shared__ u32 before[FEW_WORDS];
+    const u64 row = blockIdx.x;
+    const Range range(p.starts, p.lengths, row, p.cols);
+    const u32 first = min(p.forced_first, range.length);
+    const u32 last = range.length - min(p.forced_last, range.length - first);
+    const u32 room = min(p.room, last - first);
+    const T* const scores = p.scores[row] + range.start;
+    u32 bits = threadIdx.x == 0 ? range.bits : 0;
+    u64 keys[FEW_ITEMS];
+#pragma unroll
+    for (u32 a = 0; a < FEW_ITEMS; a++) {
+        const u32 i = a * FEW_THREADS + threadIdx.x;
+        keys[a] = 0;
+        if (i < range.length) {
+            const float x = to_f32(scores[i]);
+            if (x != x) bits |= NON_FINITE;
+            const u64 key = static_cast<u64>(exact::sort_key(x)) << 32 | static_cast<u32>(~i);
+            if (i >= first && i < last) keys[a] = key;
+        }
+    }
+    if (threadIdx.x < FEW_WORDS) {
+        // Blocks that are always chosen, and all others if there are not more than may be chosen.
+        const bool all = room == last - first;
+        chosen[threadIdx.x] = bits_of(threadIdx.x, 0, all ? range.length : first) |
+                              bits_of(threadIdx.x, last, range.length);
+    }
+    __syncthreads();
+    if (room > 0 && room < last - first) choose_few(keys, room, chosen);
+    __syncthreads();
+    if (threadIdx.x < WARP) {
+        const u32 own = __popc(chosen[2 * threadIdx.x]);
+        const u32 next = __popc(chosen[2 * threadIdx.x + 1]);
+        const u32 through = warp_inclusive_sum(own + next);
+        before[2 * threadIdx.x] = through - own - next;
+        before[2 * threadIdx.x + 1] = through - next;
+    }
+    __syncthreads();
+#pragma unroll
+    for (u32 a = 0; a < FEW_ITEMS; a++) {
+        const u32 i = a * FEW_THREADS + threadIdx.x;
+        const u32 word = chosen[i / WARP];
+        if ((word >> i % WARP & 1) == 0) continue;
+        const u32 place = before[i / WARP] + __popc(word & ((1u << i % WARP) - 1));
+        if (place < p.k) p.indices.set(row, place, static_cast<i32>(i));
+    }
+    const u32 count = first + room + (range.length - last);
+    for (u32 i = count + threadIdx.x; i < p.k; i += FEW_THREADS) p.indices.set(row, i, -1);
+    const u32 any = __reduce_or_sync(ALL_LANES, bits);
+    if (lane_id() == 0) raise(p.flags, any);
+}
+
+SPEC_KERNEL(indexer_topk_ranges, ranges, Blocks<float>, THREADS)
+SPEC_KERNEL_BLOCKS(indexer_topk_pool_f32, pool<float>, Blocks<float>, THREADS, 4)
+SPEC_KERNEL_BLOCKS(indexer_topk_pool_f16, pool<f16>, Blocks<f16>, THREADS, 4)
+SPEC_KERNEL_BLOCKS(indexer_topk_pool_bf16, pool<bf16>, Blocks<bf16>, THREADS, 4)
+SPEC_KERNEL_BLOCKS(indexer_topk_compact_f32, compact<float>, Blocks<float>, THREADS, 4)
+SPEC_KERNEL_BLOCKS(indexer_topk_compact_f16, compact<f16>, Blocks<f16>, THREADS, 4)
+SPEC_KERNEL_BLOCKS(indexer_topk_compact_bf16, compact<bf16>, Blocks<bf16>, THREADS, 4)
+SPEC_KERNEL(indexer_topk_few_f32, few<float>, Few<float>, FEW_THREADS)
+SPEC_KERNEL(indexer_topk_few_f16, few<f16>, Few<f16>, FEW_THREADS)
+SPEC_KERNEL(indexer_topk_few_bf16, few<bf16>, Few<bf16>, FEW_THREADS)
