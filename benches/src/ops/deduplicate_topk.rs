@@ -17,6 +17,8 @@ pub(crate) struct Shape {
     steps: usize,
     k: usize,
     values: Values,
+    /// Whether the places of indices are wanted too.
+    inverse: bool,
 }
 
 /// The kind of values.
@@ -39,6 +41,9 @@ const POSITIONS: usize = 1 << 17;
 const GOALS: [(usize, f64, f64, f64); 4] =
     [(1, 2.8, 3.2, 4.0), (2, 3.6, 4.0, 5.4), (3, 4.3, 4.7, 7.0), (4, 5.0, 5.4, 8.4)];
 
+/// What the places of indices may take more, in microseconds.
+const INVERSE: f64 = 1.0;
+
 /// The goal on an H200 in microseconds for eight rows per request of the whole range.
 const MANY_WHOLE: f64 = 20.0;
 
@@ -50,7 +55,7 @@ impl Measured for DeduplicateTopk {
     fn table() -> Vec<Entry<Shape>> {
         let mut table = Vec::new();
         for (steps, positions, bounded, whole) in GOALS {
-            let shape = |values| Shape { batch: BATCH, steps, k: K, values };
+            let shape = |values| Shape { batch: BATCH, steps, k: K, values, inverse: false };
             let quick = steps == 2;
             table.extend([
                 Entry::goal(shape(Values::Below(POSITIONS)), positions).quick_if(quick),
@@ -60,9 +65,19 @@ impl Measured for DeduplicateTopk {
             ]);
         }
         // More values than go through registers.
-        let many = |values| Shape { batch: BATCH, steps: 8, k: K, values };
+        let many = |values| Shape { batch: BATCH, steps: 8, k: K, values, inverse: false };
         table.push(Entry::goal(many(Values::Whole), MANY_WHOLE));
         table.push(Entry::plain(many(Values::Below(POSITIONS))));
+        // The places of indices may take a microsecond more.
+        let (steps, positions, bounded, whole) = GOALS[1];
+        for (values, goal) in [
+            (Values::Below(POSITIONS), positions),
+            (Values::Below(1 << 20), bounded),
+            (Values::Whole, whole),
+        ] {
+            let shape = Shape { batch: BATCH, steps, k: K, values, inverse: true };
+            table.push(Entry::goal(shape, goal + INVERSE));
+        }
         table
     }
 
@@ -80,15 +95,19 @@ impl Measured for DeduplicateTopk {
                     ("text", Values::Text),
                 ],
             )?,
+            inverse: fields.number("inverse", 0, 0..=1)? == 1,
         })
     }
 
     fn words(shape: &Shape) -> Words {
-        let series = match shape.values {
+        let mut series = match shape.values {
             Values::Below(bound) => format!("below {}", words_of(bound)),
             Values::Whole => "whole i32".to_owned(),
             Values::Text => "text".to_owned(),
         };
+        if shape.inverse {
+            series += ", inverse";
+        }
         Words {
             shape: format!("{} x {} x {}, {series}", shape.batch, shape.steps, shape.k),
             series,
@@ -98,11 +117,11 @@ impl Measured for DeduplicateTopk {
     }
 
     fn memory(shape: &Shape) -> u64 {
-        (shape.batch * shape.steps * shape.k) as u64 * 8
+        (shape.batch * shape.steps * shape.k) as u64 * if shape.inverse { 12 } else { 8 }
     }
 
     fn work(shape: &Shape) -> Result<Work<Self>, String> {
-        let Shape { batch, steps, k, values } = *shape;
+        let Shape { batch, steps, k, values, inverse } = *shape;
         let row = steps * k;
         let n = batch * row;
         let seed = seed(&[batch, steps, k]);
@@ -117,6 +136,10 @@ impl Measured for DeduplicateTopk {
         let case = Case::new(DeduplicateTopk::new().mtp_step(steps))
             .input("indices", Tensor::matrix(indices, batch * steps, k))
             .output("unique", DType::I32, &[batch, row]);
+        let case = match inverse {
+            true => case.output("inverse", DType::I32, &[batch * steps, k]),
+            false => case,
+        };
         Ok(Work::new(case, Self::memory(shape)))
     }
 }

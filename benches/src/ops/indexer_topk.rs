@@ -7,7 +7,7 @@ use crate::work::Work;
 use crate::{Entry, Measured, Words};
 use spec::DType;
 use spec::ops::IndexerTopk;
-use spec::ops::indexer_topk::MAX_K;
+use spec::ops::indexer_topk::{MAX_K, MAX_POOL};
 use spec_conformance::{Case, Rng, Tensor};
 
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +17,12 @@ pub(crate) struct Shape {
     k: usize,
     dtype: DType,
     scores: Scores,
+    /// Scores of a block.
+    pool: usize,
+    /// How many of the last blocks are always chosen.
+    forced_last: usize,
+    /// Positions of a candidate; 0 without candidates.
+    candidate: usize,
 }
 
 /// The distribution of the scores.
@@ -42,6 +48,8 @@ impl Scores {
 
 const K: usize = 2048;
 const COLS: usize = 1 << 17;
+/// Positions of a row with candidates.
+const CONTEXT: usize = 1 << 20;
 
 impl Designs for IndexerTopk {}
 
@@ -51,7 +59,10 @@ impl Measured for IndexerTopk {
     const SMALL: &str = "rows=3,cols=4096,k=64";
 
     fn table() -> Vec<Entry<Shape>> {
-        let row = |rows, cols, dtype, scores| Shape { rows, cols, k: K, dtype, scores };
+        let row = |rows, cols, dtype, scores| {
+            let (pool, forced_last, candidate) = (1, 0, 0);
+            Shape { rows, cols, k: K, dtype, scores, pool, forced_last, candidate }
+        };
         let f32 = |rows| row(rows, COLS, DType::F32, Scores::Normal);
         vec![
             Entry::goal(f32(1), 7.0),
@@ -61,6 +72,13 @@ impl Measured for IndexerTopk {
             Entry::plain(row(16, COLS, DType::F32, Scores::Relu)),
             Entry::plain(row(16, COLS, DType::F32, Scores::Flat)),
             Entry::goal(row(64, 1 << 20, DType::F32, Scores::Normal), 93.0),
+            // The two levels of DeepSeek-V4.1's indexer.
+            Entry::goal(Shape { pool: 8, ..f32(64) }, 22.6).quick_if(true),
+            Entry::plain(Shape { pool: 8, forced_last: 1, ..f32(64) }),
+            Entry::goal(Shape { cols: 1 << 14, candidate: 8, ..f32(64) }, 8.0).quick_if(true),
+            // Scores of blocks, as MiniMax-M3 and NSA have them.
+            Entry::goal(Shape { cols: 1024, k: 16, ..f32(64) }, 3.0).quick_if(true),
+            Entry::plain(Shape { cols: 1024, k: 16, forced_last: 1, ..f32(64) }),
         ]
     }
 
@@ -74,14 +92,26 @@ impl Measured for IndexerTopk {
                 "scores",
                 &[("normal", Scores::Normal), ("relu", Scores::Relu), ("flat", Scores::Flat)],
             )?,
+            pool: fields.number("pool", 1, 1..=MAX_POOL)?,
+            forced_last: fields.number("forced_last", 0, 0..=MAX_K)?,
+            candidate: fields.number("candidate", 0, 0..=MAX_POOL)?,
         })
     }
 
     fn words(shape: &Shape) -> Words {
-        let Shape { rows, cols, k, dtype, scores } = shape;
+        let Shape { rows, cols, k, dtype, scores, pool, forced_last, candidate } = shape;
         let mut series = format!("{} columns, {dtype}", words_of(*cols));
         if *k != K {
             series += &format!(", top {k}");
+        }
+        if *pool > 1 {
+            series += &format!(", blocks of {pool}");
+        }
+        if *forced_last > 0 {
+            series += &format!(", {forced_last} forced");
+        }
+        if *candidate > 0 {
+            series += &format!(", candidates of {candidate}");
         }
         match scores {
             Scores::Normal => {}
@@ -92,15 +122,26 @@ impl Measured for IndexerTopk {
     }
 
     fn memory(shape: &Shape) -> u64 {
-        (shape.rows * (shape.cols * shape.dtype.size() + shape.k * 4)) as u64
+        let candidates = shape.cols.checked_div(shape.candidate).unwrap_or(0);
+        (shape.rows * (shape.cols * shape.dtype.size() + candidates * 4 + shape.k * 4)) as u64
     }
 
     fn work(shape: &Shape) -> Result<Work<Self>, String> {
-        let Shape { rows, cols, k, dtype, scores } = *shape;
+        let Shape { rows, cols, k, dtype, scores, pool, forced_last, candidate } = *shape;
         let values = random(seed(&[rows, cols]), rows * cols, |rng| scores.draw(rng));
-        let case = Case::new(IndexerTopk::new(k))
+        let operator = IndexerTopk::new(k).pool(pool).forced_last(forced_last);
+        let mut case = Case::new(operator.candidate_block(candidate.max(1)))
             .input("scores", Tensor::matrix(Rng::floats(dtype, values), rows, cols))
             .output("indices", DType::I32, &[rows, k]);
+        if candidate > 0 {
+            // One of every `apart` candidates of the context.
+            let (c, apart) = (cols / candidate, (CONTEXT / cols).max(1));
+            let mut rng = Rng::new(seed(&[rows, c]), "candidates");
+            let candidates = (0..rows * c).map(|i| (i % c * apart + rng.below(apart)) as i32);
+            let candidates = Tensor::matrix(candidates.collect::<Vec<i32>>(), rows, c);
+            let lengths = Tensor::vector(vec![CONTEXT as i32; rows]);
+            case = case.input("candidates", candidates).input("lengths", lengths);
+        }
         let memory = Self::memory(shape);
         Ok(Work::new(case, memory).rotated(memory > 24 << 20))
     }

@@ -80,6 +80,9 @@ fn prepare(
     if plan.indices.rows > 1 && plan.indices.row_stride != plan.indices.cols {
         return Err(uncovered(cuda, "rows of `indices` lie apart"));
     }
+    if plan.inverse.is_some() {
+        return Err(uncovered(cuda, "places of indices"));
+    }
     let Some(blocks) = u32::try_from(plan.batch).ok().filter(|&blocks| blocks < 1 << 31) else {
         return Err(uncovered(cuda, format!("{} requests", plan.batch)));
     };
