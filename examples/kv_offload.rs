@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn reset_recovers_from_a_failed_copy() {
         let cpu = Handle::cpu().unwrap();
-        assert_eq!(run(&cpu, 200, Some(100), true).unwrap().wrong, 0);
-        assert!(run(&cpu, 200, Some(100), false).unwrap().wrong > 0);
+        assert_eq!(run(&cpu, 200, Some(0), true).unwrap().wrong, 0);
+        assert!(run(&cpu, 200, Some(0), false).unwrap().wrong > 0);
     }
 }
