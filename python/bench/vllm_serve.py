@@ -24,11 +24,11 @@ SHAPES = {
     "llama1b": ("llama", 2048, 8192, 16, 32, 8, 128256),
     "moe": ("qwen3_moe", 1024, 2048, 8, 16, 4, 32768),
 }
-#: A phrase that the real model is asked to write again and again, so that its text copies itself.
+#: Lines that a prompt repeats. A model with real weights goes on repeating them, so its text copies itself.
 LINES = [
     "The quick brown fox jumps over the lazy dog near the river bank.",
     "def area(width, height):\n    return width * height",
-    '{"name": "Ada", "age": 36, "city": "London"}',
+    '{"id": 1, "state": "open", "owner": "Ada", "labels": ["bug", "urgent"]}',
     "A train leaves the station at noon and arrives at four in the afternoon.",
     "for (int i = 0; i < count; i++) { total += values[i]; }",
     "Please keep all receipts, since we can only refund what was paid for.",
@@ -127,7 +127,7 @@ def weights(asked):
 
 
 def texts(asked, where, batch, vocab):
-    """Prompts: phrases of random tokens, or requests to write a line again and again."""
+    """Prompts: phrases of random tokens, or lines that a real model goes on repeating."""
     rng = random.Random(11)
     if asked.gguf or asked.path:
         from transformers import AutoTokenizer
@@ -135,10 +135,7 @@ def texts(asked, where, batch, vocab):
         tokenizer = AutoTokenizer.from_pretrained(where)
         made = []
         for i in range(batch):
-            line = LINES[i % len(LINES)]
-            words = f"Write this {8 + i % 5} times, each on a line of its own, and nothing else:\n{line}"
-            words = f"<|im_start|>user\n{words}<|im_end|>\n<|im_start|>assistant\n{line}\n"
-            made.append(tokenizer(words).input_ids)
+            made.append(tokenizer(f"{LINES[i % len(LINES)]}\n" * (3 + i % 3)).input_ids)
         return made
     made = []
     for _ in range(batch):

@@ -27,14 +27,18 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
 }
 
 impl Manifest {
-    pub(crate) fn parse(text: &str) -> Self {
-        let lines = text.lines().filter(|l| !l.starts_with('#') && !l.trim().is_empty());
-        Manifest(
-            lines
-                .map(|line| line.rsplit_once(' ').unwrap_or((line, "")))
-                .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .collect(),
-        )
+    /// # Errors
+    /// A sentence if two lines have one key: a program would take the value of the first, and this
+    /// tool that of the last.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let mut manifest = Manifest::default();
+        for line in text.lines().filter(|l| !l.starts_with('#') && !l.trim().is_empty()) {
+            let (key, value) = line.rsplit_once(' ').unwrap_or((line, ""));
+            if manifest.0.insert(key.to_owned(), value.to_owned()).is_some() {
+                return Err(format!("the manifest has two lines `{key} ..`"));
+            }
+        }
+        Ok(manifest)
     }
 
     pub(crate) fn set(&mut self, key: String, value: String) {
@@ -75,7 +79,9 @@ mod tests {
         let mut manifest = Manifest::default();
         manifest.set("source a.cu".to_owned(), sha256(b"a"));
         manifest.set("image a sass 90".to_owned(), sha256(b"b"));
-        assert_eq!(Manifest::parse(&manifest.text()), manifest);
+        assert_eq!(Manifest::parse(&manifest.text()), Ok(manifest.clone()));
+        let twice = format!("{}source a.cu {}\n", manifest.text(), sha256(b"c"));
+        assert!(Manifest::parse(&twice).is_err());
         assert!(manifest.differences(&manifest).is_empty());
         let mut other = Manifest::default();
         other.set("source a.cu".to_owned(), sha256(b"a"));

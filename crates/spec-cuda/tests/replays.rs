@@ -319,6 +319,6 @@ fn one_graph_serves_every_step_with_trees() {
                 tokens += outcome.tokens;
             }
         }
-        assert!(tokens * 4 > runs * 5, "drafts are too bad to test anything: {tokens} in {runs}");
+        assert!(tokens * 10 > runs * 11, "drafts are too bad to test anything: {tokens} in {runs}");
     }
 }

@@ -52,13 +52,20 @@ impl Subject for SampleLogits {
 
     const GOLDEN: &'static str = include_str!("../../golden/sample_logits.json");
 
-    /// Some vectors have more seeds than requests. No request has the rest.
+    /// Some vectors have more seeds, or other numbers, than requests. No request has the rest.
     fn complete(case: &mut Case<Self>) {
         let requests = case.get("temperature").map_or(0, Tensor::rows);
-        let seeds = case.arguments.iter_mut().find(|argument| argument.name == "seeds");
-        if let Some(Argument { tensor: Tensor { data: Data::U64(seeds), shape }, .. }) = seeds {
-            seeds.truncate(requests);
-            *shape = vec![seeds.len()];
+        for argument in &mut case.arguments {
+            if ["seeds", "top_k", "top_p", "min_p"].contains(&&*argument.name) {
+                match &mut argument.tensor.data {
+                    Data::U64(numbers) => numbers.truncate(requests),
+                    Data::I32(numbers) => numbers.truncate(requests),
+                    Data::F32(numbers) => numbers.truncate(requests),
+                    _ => continue,
+                }
+                let dims = &mut argument.tensor.shape;
+                dims[0] = dims[0].min(requests);
+            }
         }
     }
 

@@ -502,7 +502,10 @@ impl Row<'_> {
     /// Turns a list of the likeliest columns into tokens, without the columns that stand for none.
     fn name_top(&self, top: Option<&mut [i32]>) {
         let Some(top) = top else { return };
-        let is_lowest = |column: usize| exact::sort_key(self.logits.logits[column]) == LOWEST;
+        // The list is the caller's memory: if it changes during the call, a column may be any number.
+        let is_lowest = |column: usize| {
+            self.logits.logits.get(column).is_none_or(|&logit| exact::sort_key(logit) == LOWEST)
+        };
         let mut last = 0;
         while let Some(to) = top.get_mut(last)
             && let Ok(column) = usize::try_from(*to)
