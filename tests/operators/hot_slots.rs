@@ -60,8 +60,7 @@ impl Texts {
     fn advance(&mut self) {
         let rng = &mut self.rng;
         let order = rng.permutation(TABLES);
-        for row in 0..ROWS {
-            let table = order[row];
+        for (row, &table) in order.iter().take(ROWS).enumerate() {
             self.requests[row] = if rng.chance(20) { -1 } else { table as i32 };
             self.reset[row] = i32::from(rng.chance(100));
             if self.reset[row] != 0 {

@@ -227,7 +227,7 @@ impl Folder {
         if !path.exists() {
             return Ok(Manifest::default());
         }
-        Ok(Manifest::parse(&String::from_utf8_lossy(&read(&path)?))?)
+        Manifest::parse(&String::from_utf8_lossy(&read(&path)?))
     }
 
     /// The headers that a file includes, directly or through other headers, from its

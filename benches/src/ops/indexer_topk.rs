@@ -133,9 +133,9 @@ impl Measured for IndexerTopk {
         let mut case = Case::new(operator.candidate_block(candidate.max(1)))
             .input("scores", Tensor::matrix(Rng::floats(dtype, values), rows, cols))
             .output("indices", DType::I32, &[rows, k]);
-        if candidate > 0 {
+        if let Some(c) = cols.checked_div(candidate) {
             // One of every `apart` candidates of the context.
-            let (c, apart) = (cols / candidate, (CONTEXT / cols).max(1));
+            let apart = (CONTEXT / cols).max(1);
             let mut rng = Rng::new(seed(&[rows, c]), "candidates");
             let candidates = (0..rows * c).map(|i| (i % c * apart + rng.below(apart)) as i32);
             let candidates = Tensor::matrix(candidates.collect::<Vec<i32>>(), rows, c);

@@ -374,7 +374,8 @@ fn given_largest(row: u32, own: u32) -> u32 {
     let bits = load(row, GIVEN);
     let key = sort_key(bits);
     if is_nan(bits) || key < own {
-        store(row, FOUND, load(row, FOUND) | BAD_LENGTHS);
+        // Whatever ends the row.
+        raise(row, BAD_LENGTHS);
         return own;
     }
     return key;

@@ -99,13 +99,11 @@ fn draft_tree() {
     (tensors.counts, tensors.trust) = (vector(I32, 4), vector(F32, 4));
     (tensors.finished, tensors.budget) = (vector(I32, 4), vector(I32, 1));
     (tensors.roots, tensors.starts) = (vector(I32, 4), vector(I64, 4));
-    tensors.masks = Some(TensorDesc::new(I32, [4, 41, 2]));
     tensors.row_offsets = vector(I32, 5);
     (tensors.rows, tensors.row_tokens) = (vector(I32, 100), vector(I32, 100));
     tensors.row_positions = vector(I64, 100);
-    let masks = |strides| Some(TensorDesc::with_strides(I32, [4, 41, 2], strides));
     // Rows of masks may lie apart in both dimensions.
-    tensors.masks = masks([300, 7, 1]);
+    tensors.masks = Some(TensorDesc::with_strides(I32, [4, 41, 2], [300, 7, 1]));
     check(
         &params,
         &tensors,

@@ -56,7 +56,7 @@ impl Subject for SampleLogits {
     fn complete(case: &mut Case<Self>) {
         let requests = case.get("temperature").map_or(0, Tensor::rows);
         for argument in &mut case.arguments {
-            if ["seeds", "top_k", "top_p", "min_p"].contains(&&*argument.name) {
+            if ["seeds", "top_k", "top_p", "min_p"].contains(&argument.name) {
                 match &mut argument.tensor.data {
                     Data::U64(numbers) => numbers.truncate(requests),
                     Data::I32(numbers) => numbers.truncate(requests),

@@ -110,7 +110,7 @@ pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
     let mut flags = 0;
     let mut taken = HashSet::new();
     for row in 0..plan.batch() {
-        let written = Written {
+        let mut written = Written {
             slots: row_of_mut(slots, plan.slots, row),
             fetch_positions: row_of_mut(fetch_positions, plan.fetch_positions, row),
             fetch_slots: row_of_mut(fetch_slots, plan.fetch_slots, row),
@@ -149,7 +149,7 @@ pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
         };
         let step = step[if plan.step_by_row() { row } else { 0 }] as i32;
         let wanted = &wanted[row * plan.m()..][..plan.m()];
-        flags |= one_row(&tables, wanted, (resident, used), step, written);
+        flags |= one_row(&tables, wanted, (resident, used), step, &mut written);
     }
     raise(buffers.flags, flags)
 }
@@ -160,7 +160,7 @@ fn one_row(
     wanted: &[i32],
     (resident, used): (&mut [i32], &mut [i32]),
     step: i32,
-    written: Written<'_>,
+    written: &mut Written<'_>,
 ) -> u32 {
     let mut flags = 0;
     let mut entries = BTreeSet::new();

@@ -173,7 +173,7 @@ fn write(
             });
         match view.dtype() {
             DType::U64 => {
-                slice_mut::<u64>(view)?.iter_mut().zip(winners).for_each(|(to, w)| *to = w)
+                slice_mut::<u64>(view)?.iter_mut().zip(winners).for_each(|(to, w)| *to = w);
             }
             _ => {
                 let signed = winners.map(u64::cast_signed);

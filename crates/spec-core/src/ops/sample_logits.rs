@@ -473,11 +473,6 @@ impl SampleLogits {
         if t.winners.is_some() {
             c.param(draws == 1, "winners", "given", "absent where a row draws several tokens")?;
         }
-        if (draws == 0) != t.largest.is_some() {
-            let value = format!("{:?}", t.tokens.shape());
-            let expected = "[rows, 0] with `largest`, and 1 to 64 tokens a row without";
-            return Err(c.error(Status::BadTensorShape, "tokens", value, expected));
-        }
         Ok(())
     }
 }
@@ -488,6 +483,12 @@ impl Operator for SampleLogits {
     fn plan(&self, t: &Tensors) -> Result<Plan> {
         let c = Checker::of::<Self>();
         let requests = c.shapes(self, t)?.of("requests");
+        let draws_none = t.tokens.shape().get(1) == Some(&0);
+        if draws_none != t.largest.is_some() {
+            let value = format!("{:?}", t.tokens.shape());
+            let expected = "[rows, 0] with `largest`, and 1 to 64 tokens a row without";
+            return Err(c.error(Status::BadTensorShape, "tokens", value, expected));
+        }
         for (argument, desc) in [
             ("logprobs", &t.logprobs),
             ("processed_logprobs", &t.processed_logprobs),

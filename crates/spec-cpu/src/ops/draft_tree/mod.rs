@@ -127,11 +127,12 @@ fn run<T: Int>(plan: &Plan, workspace: ViewMut<'_>, mut buffers: Buffers<'_>) ->
         }
     } else {
         let requests = kept.par_iter_mut().zip(records.par_chunks_mut(n)).enumerate();
-        requests
-            .with_min_len(min_requests(plan))
-            .for_each_init(Scratch::new, |scratch, (request, (kept, records))| {
-                rank(scratch, request, kept, records)
-            });
+        requests.with_min_len(min_requests(plan)).for_each_init(
+            Scratch::new,
+            |scratch, (request, (kept, records))| {
+                rank(scratch, request, kept, records);
+            },
+        );
     }
     let mut bits = bits.into_inner();
     if let Some(budget) = buffers.budget {

@@ -286,8 +286,7 @@ impl<T: Float> Sampler<'_, T> {
                 None => true,
             };
             let x = if token == NO_TOKEN { f32::NEG_INFINITY } else { logit.get() };
-            // False for NaN.
-            if !(x < f32::INFINITY) {
+            if x.is_nan() || x == f32::INFINITY {
                 met |= flags::NON_FINITE;
             }
             copy.raw[column] = x;
