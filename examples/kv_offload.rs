@@ -96,6 +96,7 @@ struct Chain {
     lengths: Buffer<i32>,
     indices: Buffer<i32>,
     unique: Buffer<i32>,
+    inverse: Buffer<i32>,
     resident: Buffer<i32>,
     used: Buffer<i32>,
     step: Buffer<i32>,
@@ -115,17 +116,10 @@ struct Step {
     /// The positions of all rows, ascending, each once, then -1; and their slots.
     unique: Vec<i32>,
     slots: Vec<i32>,
+    /// Where each of `indices` stands in `unique`.
+    inverse: Vec<i32>,
     /// What to copy: position and slot.
     copies: Vec<(usize, usize)>,
-}
-
-impl Step {
-    /// The slot of a position.
-    fn slot_of(&self, position: i32) -> usize {
-        let count = self.unique.partition_point(|&other| other >= 0);
-        let at = self.unique[..count].binary_search(&position).expect("merged from the rows");
-        self.slots[at] as usize
-    }
 }
 
 impl Chain {
@@ -136,7 +130,8 @@ impl Chain {
         let select =
             handle.create(&select, &select.tensors(DType::F32, ROWS, MAX).lengths(lengths))?;
         let merge = DeduplicateTopk::new().mtp_step(ROWS);
-        let merge = handle.create(&merge, &merge.tensors(1, K))?;
+        let inverse = TensorDesc::new(DType::I32, [ROWS, K]);
+        let merge = handle.create(&merge, &merge.tensors(1, K).inverse(inverse))?;
         let assign = HotSlots::new().tail(TAIL);
         let one = TensorDesc::new(DType::I32, [1]);
         let tensors = assign.tensors(1, wanted, SLOTS).tail_starts(one).reset(one);
@@ -155,6 +150,7 @@ impl Chain {
             lengths: handle.allocate(ROWS)?,
             indices: handle.allocate(wanted)?,
             unique: handle.allocate(wanted)?,
+            inverse: handle.allocate(wanted)?,
             resident: handle.upload(&[-1; SLOTS])?,
             used: handle.upload(&[0; SLOTS])?,
             step: handle.allocate(1)?,
@@ -182,7 +178,7 @@ impl Chain {
         let buffers = indexer_topk::Buffers::new(&self.scores, &mut self.indices);
         self.select.call(first, buffers.lengths(&self.lengths))?;
         let buffers = deduplicate_topk::Buffers::new(&self.indices, &mut self.unique);
-        self.merge.call(second, buffers)?;
+        self.merge.call(second, buffers.inverse(&mut self.inverse))?;
         let buffers = hot_slots::Buffers::new(hot_slots::Required {
             wanted: (&self.unique).into(),
             resident: (&mut self.resident).into(),
@@ -203,6 +199,7 @@ impl Chain {
             indices: self.indices.to_vec()?,
             unique: self.unique.to_vec()?,
             slots: self.slots.to_vec()?,
+            inverse: self.inverse.to_vec()?,
             copies: copies.map(|(from, to)| (from as usize, to as usize)).collect(),
         })
     }
@@ -233,10 +230,11 @@ impl Cache {
     /// Whether the attention over the slots is the attention over the whole cache, to the bit.
     fn is_same(&self, step: usize, of: &Step) -> bool {
         (0..ROWS).all(|row| {
-            let positions = of.indices[row * K..][..K].iter().filter(|&&position| position >= 0);
+            let columns = (row * K..(row + 1) * K).filter(|&column| of.indices[column] >= 0);
             let query = query(step, row);
-            let whole = positions.clone().map(|&position| self.host[position as usize]);
-            let hot = positions.map(|&position| self.slots[of.slot_of(position)]);
+            let whole = columns.clone().map(|column| self.host[of.indices[column] as usize]);
+            let slot = |column: usize| of.slots[of.inverse[column] as usize] as usize;
+            let hot = columns.map(|column| self.slots[slot(column)]);
             attend(&query, whole).map(f32::to_bits) == attend(&query, hot).map(f32::to_bits)
         })
     }

@@ -88,7 +88,8 @@ class Offload:
         scores = torch.where(self.positions >= self.length - TAIL, 2.0, rhythm)
         lengths = self.length.repeat(ROWS)
         self.indices = spec_ops.indexer_topk(scores, lengths=lengths, k=K).indices
-        self.unique = spec_ops.deduplicate_topk(self.indices, mtp_step=ROWS).unique
+        self.merged = spec_ops.deduplicate_topk(self.indices, mtp_step=ROWS, inverse=True)
+        self.unique = self.merged.unique
         self.start = self.length - TAIL
         # The length of the text is a clock that never stands still.
         self.assigned = spec_ops.hot_slots(
@@ -117,8 +118,7 @@ class Offload:
         newest = self.start + self.positions[:TAIL]
         self.hot[SLOTS:] = self.whole.index_select(0, newest)  # the model writes the tail itself
         valid, positions = self.indices >= 0, self.indices.clamp(min=0)
-        merged = torch.where(self.unique[0] < 0, MAX, self.unique[0])
-        slots = self.assigned.slots[0][torch.searchsorted(merged, positions)].clamp(min=0)
+        slots = self.assigned.slots[0][self.merged.inverse.clamp(min=0)].clamp(min=0)
         queries = self.queries.index_select(0, self.length - PROMPT)[0]
         over_slots = attend(queries, self.hot[slots], valid)
         over_all = attend(queries, self.whole[positions], valid)

@@ -207,8 +207,8 @@ impl Pipeline {
             steps.push(self.step(py, stage, handle, &mut descs)?);
         }
         let mut results = Vec::with_capacity(self.results.len());
-        for place in self.taken..self.taken + self.results.len() {
-            let desc = descs[place].ok_or_else(|| error::internal(py, "a result of no stage"))?;
+        for (place, desc) in descs.iter().enumerate().skip(self.taken).take(self.results.len()) {
+            let desc = desc.ok_or_else(|| error::internal(py, "a result of no stage"))?;
             // A count has the integer dtype that its library commonly uses.
             let counts = self.user(place).1.dtypes == [DType::U64];
             let dtype = if counts { "count" } else { desc.dtype().name() };

@@ -273,33 +273,17 @@ INLINE u32 budget_of(const Params& p) {
     return limit;
 }
 
-INLINE u32 kept_of(const Params& p, u64 request) {
-    return static_cast<u32>(max(p.kept[request], 0));
-}
-
-// The records of all requests, which a search reads again and again: in shared memory where they are
-// few. Records that are not kept were never written, so nothing reads them.
-INLINE const u64* records_to_search(const Params& p) {
-    extern __shared__ u64 near[];
-    if (p.near == 0) return p.records;
-    for (u32 i = threadIdx.x; i < p.near; i += blockDim.x) {
-        if (i % p.n < kept_of(p, i / p.n)) near[i] = p.records[i];
-    }
-    __syncthreads();
-    return near;
-}
-
 // A draft's key: by its rank if it is one of the first `min_drafts`, else by survival and depth.
-INLINE u64 key_of(const Params& p, const u64* records, u64 request, u32 rank) {
+INLINE u64 key_of(const Params& p, u64 request, u32 rank) {
     if (rank < p.min_drafts) return (1ull << KEY_BITS) - 1 - rank;
-    return records[request * p.n + rank] >> 25;
+    return p.records[request * p.n + rank] >> 25;
 }
 
 // How many drafts of a request have a key of at least `key`, if this is between `low` and `high`.
-INLINE u32 reaching(const Params& p, const u64* records, u64 request, u64 key, u32 low, u32 high) {
+INLINE u32 reaching(const Params& p, u64 request, u64 key, u32 low, u32 high) {
     while (low < high) {
         const u32 middle = (low + high) / 2;
-        if (key_of(p, records, request, middle) >= key) {
+        if (key_of(p, request, middle) >= key) {
             low = middle + 1;
         } else {
             high = middle;
@@ -308,8 +292,12 @@ INLINE u32 reaching(const Params& p, const u64* records, u64 request, u64 key, u
     return low;
 }
 
+INLINE u32 kept_of(const Params& p, u64 request) {
+    return static_cast<u32>(max(p.kept[request], 0));
+}
+
 // The key of the last draft that a budget of `limit` drafts keeps; fewer than all.
-INLINE u64 search(const Params& p, const u64* records, Team team, u32 limit) {
+INLINE u64 search(const Params& p, Team team, u32 limit) {
     // Of this thread's first request, `high` drafts reach `key`, and `low` reach a key that too few
     // reach in all.
     u32 low = 0;
@@ -321,10 +309,10 @@ INLINE u64 search(const Params& p, const u64* records, Team team, u32 limit) {
         u32 own = 0;
         for (u64 request = team.rank(); request < p.batch; request += team.size()) {
             if (request == team.rank()) {
-                middle = reaching(p, records, request, larger, low, high);
+                middle = reaching(p, request, larger, low, high);
                 own += middle;
             } else {
-                own += reaching(p, records, request, larger, 0, kept_of(p, request));
+                own += reaching(p, request, larger, 0, kept_of(p, request));
             }
         }
         const u32 all = team.sum(own);
@@ -346,7 +334,6 @@ INLINE u32 allot(const Params& p) {
     // Where warps do the same work, the first one stores its results.
     const bool stores = !team.narrow || threadIdx.x < WARP;
     const u32 limit = budget_of(p);
-    const u64* records = nullptr;
     u64 key = 0;
     u32 left = 0;
     bool cuts = false;
@@ -358,11 +345,10 @@ INLINE u32 allot(const Params& p) {
         cuts = team.sum(own) > limit;
     }
     if (cuts) {
-        records = records_to_search(p);
-        key = search(p, records, team, limit);
+        key = search(p, team, limit);
         u32 own = 0;
         for (u64 request = team.rank(); request < p.batch; request += team.size()) {
-            own += reaching(p, records, request, key + 1, 0, kept_of(p, request));
+            own += reaching(p, request, key + 1, 0, kept_of(p, request));
         }
         // Drafts with this key are served in the order of requests.
         left = limit - team.sum(own);
@@ -374,8 +360,8 @@ INLINE u32 allot(const Params& p) {
         const i32 kept = there ? p.kept[request] : FINISHED;
         u32 num = static_cast<u32>(max(kept, 0));
         if (cuts) {
-            const u32 high = there ? reaching(p, records, request, key, 0, num) : 0;
-            const u32 low = there ? reaching(p, records, request, key + 1, 0, high) : 0;
+            const u32 high = there ? reaching(p, request, key, 0, num) : 0;
+            const u32 low = there ? reaching(p, request, key + 1, 0, high) : 0;
             u32 ties;
             const u32 before = team.scan(high - low, ties);
             num = low + min(high - low, left - min(left, before));

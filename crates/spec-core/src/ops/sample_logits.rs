@@ -164,7 +164,7 @@
 use crate::check::Checker;
 use crate::declare::operator;
 use crate::exact::MAX_SAMPLED_VOCAB;
-use crate::{DType, Matrix, Operator, Result, Status, TensorDesc, Vector};
+use crate::{DType, Error, Matrix, Operator, Result, Status, TensorDesc, Vector};
 
 /// The largest number of tokens that a row draws.
 pub const MAX_DRAWS: usize = 64;
@@ -473,8 +473,17 @@ impl SampleLogits {
         if t.winners.is_some() {
             c.param(draws == 1, "winners", "given", "absent where a row draws several tokens")?;
         }
+        if draws != 0 && t.largest.is_some() {
+            return Err(wrong_draws(c, t));
+        }
         Ok(())
     }
+}
+
+fn wrong_draws(c: &Checker, t: &Tensors) -> Error {
+    let value = format!("{:?}", t.tokens.shape());
+    let expected = "[rows, 0] with `largest`, and 1 to 64 tokens a row without";
+    c.error(Status::BadTensorShape, "tokens", value, expected)
 }
 
 impl Operator for SampleLogits {
@@ -483,11 +492,8 @@ impl Operator for SampleLogits {
     fn plan(&self, t: &Tensors) -> Result<Plan> {
         let c = Checker::of::<Self>();
         let requests = c.shapes(self, t)?.of("requests");
-        let draws_none = t.tokens.shape().get(1) == Some(&0);
-        if draws_none != t.largest.is_some() {
-            let value = format!("{:?}", t.tokens.shape());
-            let expected = "[rows, 0] with `largest`, and 1 to 64 tokens a row without";
-            return Err(c.error(Status::BadTensorShape, "tokens", value, expected));
+        if t.tokens.shape().get(1) == Some(&0) && t.largest.is_none() {
+            return Err(wrong_draws(&c, t));
         }
         for (argument, desc) in [
             ("logprobs", &t.logprobs),

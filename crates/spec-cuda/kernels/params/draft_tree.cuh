@@ -79,9 +79,7 @@ struct Params {
     u32 cumulative;
     // 1 if an output has packed rows, else 0.
     u32 has_cap;
-    // The number of records that the second launch holds in shared memory while it searches: all of
-    // them, or 0 where they are too many.
-    u32 near;
+    u32 reserved;
 };
 // In bytes, as the host has them.
 static_assert(sizeof(Params) == 416);
@@ -140,4 +138,4 @@ static_assert(SPEC_OFFSET(Params, min_drafts) == 396);
 static_assert(SPEC_OFFSET(Params, min_survival) == 400);
 static_assert(SPEC_OFFSET(Params, cumulative) == 404);
 static_assert(SPEC_OFFSET(Params, has_cap) == 408);
-static_assert(SPEC_OFFSET(Params, near) == 412);
+static_assert(SPEC_OFFSET(Params, reserved) == 412);

@@ -100,9 +100,7 @@ launch_params! {
         cumulative: u32,
         /// 1 if an output has packed rows, else 0.
         has_cap: u32,
-        /// The number of records that the second launch holds in shared memory while it searches: all
-        /// of them, or 0 where they are too many.
-        near: u32,
+        reserved: u32,
     }
 }
 
@@ -126,23 +124,11 @@ struct Prepared {
     shape: Shape,
 }
 
-/// The most records of all requests that a block holds in shared memory: with the tree of a request
-/// they fit in what every device gives a block.
-const MAX_NEAR: usize = 4096;
-
 /// Records of a request in shared memory.
 fn room(plan: &Plan) -> usize {
     match plan.parents {
         Some(_) => plan.c().max(1).next_power_of_two(),
         None => plan.c().min(plan.n()),
-    }
-}
-
-/// Records of all requests in shared memory while the budget is shared out.
-fn near(plan: &Plan) -> usize {
-    match plan.batch().saturating_mul(plan.n()) {
-        records if plan.has_budget && records <= MAX_NEAR => records,
-        _ => 0,
     }
 }
 
@@ -166,7 +152,7 @@ unsafe impl Supports<DraftTree> for Cuda {
             Launches::Two {
                 rank: function("draft_tree_rank")?,
                 write: function("draft_tree_write")?,
-                shape: Shape::new(blocks, threads as u32).shared((near(plan) * 8) as u32),
+                shape: Shape::new(blocks, threads as u32),
             }
         };
         Ok(Box::new(Prepared { cuda: self.clone(), plan: plan.clone(), launches, shape }))
@@ -245,7 +231,7 @@ unsafe impl Kernel<DraftTree> for Prepared {
             min_survival: (plan.params.min_survival + 0.0).to_bits(),
             cumulative: u32::from(plan.params.cumulative),
             has_cap: u32::from(plan.cap.is_some()),
-            near: near(plan) as u32,
+            reserved: 0,
         };
         // SAFETY: `Params` has the layout of the kernels' struct; the buffers were checked against
         // the plan; the workspace holds the pieces above; the kernels cut counts and check parents,
