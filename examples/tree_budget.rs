@@ -214,7 +214,8 @@ fn decode(
         let longer = longer.stop_tokens(&stop_tokens).finished(&mut finished);
         operators.append.call(longer.last_tokens(&mut last_tokens))?;
 
-        // A request that kept k drafts before one failed accepts about k of k + 1.
+        // A request of which k drafts were accepted, and the next one rejected, accepts about k of
+        // k + 1 drafts.
         if sharing == Sharing::Trusted {
             for (trust, appended) in trust.iter_mut().zip(appended.to_vec()?) {
                 let kept = (appended - 1).max(0) as f32;

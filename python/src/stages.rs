@@ -82,7 +82,8 @@ impl Maker {
     /// The first user of each array: a stage, and the place of its argument.
     ///
     /// # Errors
-    /// If nobody uses an array, a result is not written, or two arrays have one name.
+    /// If no stage takes one of the arrays, no stage writes one of the results, or two arrays have
+    /// one name.
     pub fn users(
         &self,
         py: Python<'_>,

@@ -195,21 +195,8 @@ impl<O: Operator> Ready<O> {
     }
 }
 
-/// The five operators and all memory that they share.
-pub struct Tail {
-    batch: usize,
-    max_len: usize,
-    /// The number of nodes of a chain: the root and the drafts.
-    nodes: usize,
-    adjust: Ready<AdjustLogits>,
-    sample: Ready<SampleLogits>,
-    verify: Ready<TreeVerify>,
-    append: Ready<AppendTokens>,
-    lookup: Ready<PromptLookup>,
-    // The host writes these for each run of the model: [batch, nodes, VOCAB] and [batch, nodes].
-    logits: Buffer<f32>,
-    positions: Buffer<i64>,
-    // The parameters of the requests.
+/// The parameters of a batch's requests, in a device's memory.
+struct Sampling {
     temperature: Buffer<f32>,
     seeds: Buffer<u64>,
     repetition: Buffer<f32>,
@@ -220,6 +207,194 @@ pub struct Tail {
     stop_tokens: Buffer<i32>,
     max_lengths: Buffer<i32>,
     prompt_lengths: Buffer<i32>,
+}
+
+impl Sampling {
+    fn new<B: Backend + ?Sized>(backend: &B, batch: usize) -> Result<Self> {
+        let ints = |len: usize| Buffer::allocate(backend, len);
+        let floats = || Buffer::allocate(backend, batch);
+        Ok(Sampling {
+            temperature: floats()?,
+            seeds: Buffer::allocate(backend, batch)?,
+            repetition: floats()?,
+            frequency: floats()?,
+            presence: floats()?,
+            min_tokens: ints(batch)?,
+            no_repeat_ngram: ints(batch)?,
+            stop_tokens: ints(batch * STOPS)?,
+            max_lengths: ints(batch)?,
+            prompt_lengths: ints(batch)?,
+        })
+    }
+
+    fn write(&mut self, requests: &[Request]) -> Result<()> {
+        let of = |value: fn(&Request) -> i32| requests.iter().map(value).collect::<Vec<i32>>();
+        self.prompt_lengths.write(&of(|request| request.prompt.len() as i32))?;
+        self.min_tokens.write(&of(|request| request.min_tokens))?;
+        self.no_repeat_ngram.write(&of(|request| request.no_repeat_ngram))?;
+        self.max_lengths.write(&of(|request| request.max_length))?;
+        let stops: Vec<i32> = requests.iter().flat_map(|request| request.stop_tokens).collect();
+        self.stop_tokens.write(&stops)?;
+        let of = |value: fn(&Request) -> f32| requests.iter().map(value).collect::<Vec<f32>>();
+        self.temperature.write(&of(|request| request.temperature))?;
+        self.repetition.write(&of(|request| request.repetition))?;
+        self.frequency.write(&of(|request| request.frequency))?;
+        self.presence.write(&of(|request| request.presence))?;
+        let seeds: Vec<u64> = requests.iter().map(|request| request.seed).collect();
+        self.seeds.write(&seeds)
+    }
+}
+
+/// The texts of a batch, as `append_tokens` keeps them, and the flags of all calls.
+pub struct Texts {
+    batch: usize,
+    max_len: usize,
+    tokens: Buffer<i32>,
+    lengths: Buffer<i32>,
+    finished: Buffer<i32>,
+    appended: Buffer<i32>,
+    flags: Buffer<u32>,
+}
+
+impl Texts {
+    fn new<B: Backend + ?Sized>(backend: &B, batch: usize, max_len: usize) -> Result<Self> {
+        Ok(Texts {
+            batch,
+            max_len,
+            tokens: Buffer::allocate(backend, batch * max_len)?,
+            lengths: Buffer::allocate(backend, batch)?,
+            finished: Buffer::allocate(backend, batch)?,
+            appended: Buffer::allocate(backend, batch)?,
+            flags: upload(backend, &[0])?,
+        })
+    }
+
+    /// Writes the prompts.
+    fn write(&mut self, requests: &[Request]) -> Result<()> {
+        let mut tokens = vec![NONE; self.batch * self.max_len];
+        for (row, request) in tokens.chunks_mut(self.max_len).zip(requests) {
+            row[..request.prompt.len()].copy_from_slice(&request.prompt);
+        }
+        let lengths: Vec<i32> =
+            requests.iter().map(|request| request.prompt.len() as i32).collect();
+        self.tokens.write(&tokens)?;
+        self.lengths.write(&lengths)?;
+        self.finished.write(&vec![RUNNING; self.batch])?;
+        self.flags.write(&[0])
+    }
+
+    /// How many requests have not ended.
+    fn running(&self) -> Result<usize> {
+        Ok(self.finished.to_vec()?.iter().filter(|&&state| state == RUNNING).count())
+    }
+
+    fn ended(&self) -> Result<Vec<Ended>> {
+        let (texts, lengths) = (self.tokens.to_vec()?, self.lengths.to_vec()?);
+        let texts = texts.chunks(self.max_len).zip(lengths).zip(self.finished.to_vec()?);
+        let ended = texts.map(|((row, length), finished)| {
+            let length = usize::try_from(length).unwrap_or(0).min(row.len());
+            Ended { text: row[..length].to_vec(), finished }
+        });
+        Ok(ended.collect())
+    }
+}
+
+/// The tail of a decode step: the operators from the model's logits to the drafts of the next step,
+/// and all memory that they share.
+pub trait DecodeTail {
+    /// Enqueues the tail: calls with nothing between them. `stream` gives the stream of each call.
+    ///
+    /// # Errors
+    /// The errors of the calls.
+    fn enqueue<'a>(&mut self, stream: impl Fn() -> Stream<'a>) -> Result<()>;
+
+    /// Writes the prompts, and what the first step needs besides.
+    ///
+    /// # Errors
+    /// The errors of writing memory and of calls.
+    fn start(&mut self, requests: &[Request]) -> Result<()>;
+
+    /// Replaces the model's forward pass. This is the only part of a step that the host computes.
+    ///
+    /// # Errors
+    /// The errors of reading and writing memory.
+    fn forward(&mut self) -> Result<()>;
+
+    /// The texts of the batch.
+    fn texts(&self) -> &Texts;
+
+    /// Decodes a batch until each of its requests has ended, and runs one more step, which must
+    /// change nothing. `step` runs the work that [`enqueue`](Self::enqueue) enqueues: either on the
+    /// backend's own queue, or on another stream; then `step` must wait for the backend's queue
+    /// before, and for its own work after.
+    ///
+    /// # Errors
+    /// The errors of `step` and of reading and writing memory.
+    ///
+    /// # Panics
+    /// If the number of requests is not the size of the batch.
+    fn decode(
+        &mut self,
+        requests: &[Request],
+        mut step: impl FnMut(&mut Self) -> Result<()>,
+    ) -> Result<Outcome> {
+        assert_eq!(requests.len(), self.texts().batch, "one request for each row of the batch");
+        self.start(requests)?;
+        let (mut runs, mut tokens) = (0, 0);
+        // In each step, a request that has not ended takes at least one token, or ends.
+        for _ in 0..=self.texts().max_len + 1 {
+            let running = self.texts().running()?;
+            self.forward()?;
+            step(self)?;
+            runs += running;
+            tokens += self.texts().appended.to_vec()?.iter().sum::<i32>() as usize;
+            if running == 0 {
+                break;
+            }
+        }
+        let ended = self.texts().ended()?;
+        Ok(Outcome { ended, runs, tokens, flags: self.texts().flags.to_vec()?[0] })
+    }
+
+    /// Decodes a batch of random requests. Their texts must be those of decoding without drafts, and
+    /// no call may raise a flag. `place` says in a failure where it happened.
+    ///
+    /// # Errors
+    /// As [`decode`](Self::decode).
+    ///
+    /// # Panics
+    /// If a text differs, or a flag is raised.
+    fn decode_random(
+        &mut self,
+        rng: &mut Rng,
+        place: &str,
+        step: impl FnMut(&mut Self) -> Result<()>,
+    ) -> Result<Outcome> {
+        let (batch, max_len) = (self.texts().batch, self.texts().max_len);
+        let requests: Vec<Request> = (0..batch).map(|_| Request::random(rng, max_len)).collect();
+        let outcome = self.decode(&requests, step)?;
+        for (request, ended) in requests.iter().zip(&outcome.ended) {
+            assert_eq!(*ended, request.alone(max_len)?, "{place}, {batch} requests: {request:?}");
+        }
+        assert_eq!(outcome.flags, 0, "{place}");
+        Ok(outcome)
+    }
+}
+
+/// The five operators and all memory that they share.
+pub struct Tail {
+    /// The number of nodes of a chain: the root and the drafts.
+    nodes: usize,
+    adjust: Ready<AdjustLogits>,
+    sample: Ready<SampleLogits>,
+    verify: Ready<TreeVerify>,
+    append: Ready<AppendTokens>,
+    lookup: Ready<PromptLookup>,
+    // The host writes these for each run of the model: [batch, nodes, VOCAB] and [batch, nodes].
+    logits: Buffer<f32>,
+    positions: Buffer<i64>,
+    sampling: Sampling,
+    texts: Texts,
     // Constants: the request of each row of logits, the row before it, and the links of the
     // chains.
     requests: Buffer<i32>,
@@ -229,13 +404,8 @@ pub struct Tail {
     emitted: Buffer<i32>,
     path: Buffer<i32>,
     num_tokens: Buffer<i32>,
-    tokens: Buffer<i32>,
-    lengths: Buffer<i32>,
-    finished: Buffer<i32>,
-    appended: Buffer<i32>,
     draft_tokens: Buffer<i32>,
     draft_counts: Buffer<i32>,
-    flags: Buffer<u32>,
 }
 
 impl Tail {
@@ -280,8 +450,6 @@ impl Tail {
         let chains = Chains::new(batch, nodes);
         let ints = |len: usize| Buffer::allocate(backend, len);
         Ok(Tail {
-            batch,
-            max_len,
             nodes,
             adjust: Ready::new(backend, &adjust, &adjust_tensors)?,
             sample: Ready::new(backend, &sample, &sample_tensors)?,
@@ -290,66 +458,51 @@ impl Tail {
             lookup: Ready::new(backend, &lookup, &lookup_tensors)?,
             logits: Buffer::allocate(backend, rows * VOCAB)?,
             positions: Buffer::allocate(backend, rows)?,
-            temperature: Buffer::allocate(backend, batch)?,
-            seeds: Buffer::allocate(backend, batch)?,
-            repetition: Buffer::allocate(backend, batch)?,
-            frequency: Buffer::allocate(backend, batch)?,
-            presence: Buffer::allocate(backend, batch)?,
-            min_tokens: ints(batch)?,
-            no_repeat_ngram: ints(batch)?,
-            stop_tokens: ints(batch * STOPS)?,
-            max_lengths: ints(batch)?,
-            prompt_lengths: ints(batch)?,
+            sampling: Sampling::new(backend, batch)?,
+            texts: Texts::new(backend, batch, max_len)?,
             parents: upload(backend, &chains.parents)?,
             requests: upload(backend, &chains.requests)?,
             target_tokens: ints(rows)?,
             emitted: ints(rows)?,
             path: ints(rows)?,
             num_tokens: ints(batch)?,
-            tokens: ints(batch * max_len)?,
-            lengths: ints(batch)?,
-            finished: ints(batch)?,
-            appended: ints(batch)?,
             draft_tokens: ints(rows)?,
             draft_counts: ints(batch)?,
-            flags: upload(backend, &[0])?,
         })
     }
+}
 
-    /// Enqueues the chain: five calls, with nothing between them. `stream` gives the stream of each
-    /// call.
-    ///
-    /// # Errors
-    /// The errors of the calls.
-    pub fn enqueue<'a>(&mut self, stream: impl Fn() -> Stream<'a>) -> Result<()> {
+impl DecodeTail for Tail {
+    fn enqueue<'a>(&mut self, stream: impl Fn() -> Stream<'a>) -> Result<()> {
+        let (sampling, texts) = (&self.sampling, &mut self.texts);
         // Called without `flags`: the -1 behind the last draft would raise the flag for a token
         // outside the vocabulary.
         let adjusted = adjust_logits::Buffers::new(adjust_logits::Required {
             logits: (&mut self.logits).into(),
-            tokens: (&self.tokens).into(),
-            prompt_lengths: (&self.prompt_lengths).into(),
-            lengths: (&self.lengths).into(),
+            tokens: (&texts.tokens).into(),
+            prompt_lengths: (&sampling.prompt_lengths).into(),
+            lengths: (&texts.lengths).into(),
         });
         let adjusted = adjusted
             .requests(&self.requests)
             .draft_tokens(&self.draft_tokens)
             .parents(&self.parents)
-            .repetition(&self.repetition)
-            .frequency(&self.frequency)
-            .presence(&self.presence)
-            .min_tokens(&self.min_tokens)
-            .stop_tokens(&self.stop_tokens)
-            .no_repeat_ngram(&self.no_repeat_ngram);
+            .repetition(&sampling.repetition)
+            .frequency(&sampling.frequency)
+            .presence(&sampling.presence)
+            .min_tokens(&sampling.min_tokens)
+            .stop_tokens(&sampling.stop_tokens)
+            .no_repeat_ngram(&sampling.no_repeat_ngram);
         self.adjust.enqueue(adjusted, stream())?;
 
         let chosen = sample_logits::Buffers::new(
             &self.logits,
             &self.positions,
-            &self.temperature,
-            &self.seeds,
+            &sampling.temperature,
+            &sampling.seeds,
             &mut self.target_tokens,
         );
-        let chosen = chosen.requests(&self.requests).flags(&mut self.flags);
+        let chosen = chosen.requests(&self.requests).flags(&mut texts.flags);
         self.sample.enqueue(chosen, stream())?;
 
         let followed = tree_verify::Buffers::new(tree_verify::Required {
@@ -359,106 +512,47 @@ impl Tail {
             nodes: (&mut self.path).into(),
             num_tokens: (&mut self.num_tokens).into(),
         });
-        self.verify.enqueue(followed.flags(&mut self.flags), stream())?;
+        self.verify.enqueue(followed.flags(&mut texts.flags), stream())?;
 
         let longer = append_tokens::Buffers::new(append_tokens::Required {
-            tokens: (&mut self.tokens).into(),
-            lengths: (&mut self.lengths).into(),
+            tokens: (&mut texts.tokens).into(),
+            lengths: (&mut texts.lengths).into(),
             new_tokens: (&self.emitted).into(),
             new_counts: (&self.num_tokens).into(),
-            appended: (&mut self.appended).into(),
+            appended: (&mut texts.appended).into(),
         });
         let longer = longer
-            .stop_tokens(&self.stop_tokens)
-            .max_lengths(&self.max_lengths)
-            .finished(&mut self.finished)
-            .flags(&mut self.flags);
+            .stop_tokens(&sampling.stop_tokens)
+            .max_lengths(&sampling.max_lengths)
+            .finished(&mut texts.finished)
+            .flags(&mut texts.flags);
         self.append.enqueue(longer, stream())?;
 
         let (_, behind_the_root) = self.draft_tokens.view_mut().split_at(1);
         let drafted = prompt_lookup::Buffers::new(
-            &self.tokens,
-            &self.lengths,
+            &texts.tokens,
+            &texts.lengths,
             behind_the_root,
             &mut self.draft_counts,
         );
-        self.lookup.enqueue(drafted.flags(&mut self.flags), stream())
+        self.lookup.enqueue(drafted.flags(&mut texts.flags), stream())
     }
 
-    /// Decodes a batch until each of its requests has ended, and runs one more step, which must
-    /// change nothing. `step` runs the work that [`enqueue`](Self::enqueue) enqueues: either on the
-    /// backend's own queue, or on another stream; then `step` must wait for the backend's queue
-    /// before, and for its own work after.
-    ///
-    /// # Errors
-    /// The errors of `step` and of reading and writing memory.
-    ///
-    /// # Panics
-    /// If the number of requests is not the size of the batch.
-    pub fn decode(
-        &mut self,
-        requests: &[Request],
-        mut step: impl FnMut(&mut Self) -> Result<()>,
-    ) -> Result<Outcome> {
-        assert_eq!(requests.len(), self.batch, "one request for each row of the batch");
-        self.start(requests)?;
-        let (mut runs, mut tokens) = (0, 0);
-        // In each step, a request that has not ended takes at least one token, or ends.
-        for _ in 0..=self.max_len + 1 {
-            let running = self.finished.to_vec()?.iter().filter(|&&state| state == RUNNING).count();
-            self.forward()?;
-            step(self)?;
-            runs += running;
-            tokens += self.appended.to_vec()?.iter().sum::<i32>() as usize;
-            if running == 0 {
-                break;
-            }
-        }
-        let (texts, lengths) = (self.tokens.to_vec()?, self.lengths.to_vec()?);
-        let texts = texts.chunks(self.max_len).zip(lengths).zip(self.finished.to_vec()?);
-        let ended = texts.map(|((row, length), finished)| {
-            let length = usize::try_from(length).unwrap_or(0).min(row.len());
-            Ended { text: row[..length].to_vec(), finished }
-        });
-        Ok(Outcome { ended: ended.collect(), runs, tokens, flags: self.flags.to_vec()?[0] })
-    }
-
-    /// Writes the prompts. The first step has no drafts.
+    /// The first step has no drafts.
     fn start(&mut self, requests: &[Request]) -> Result<()> {
-        let of = |value: fn(&Request) -> i32| requests.iter().map(value).collect::<Vec<i32>>();
-        let mut tokens = vec![NONE; self.batch * self.max_len];
-        for (row, request) in tokens.chunks_mut(self.max_len).zip(requests) {
-            row[..request.prompt.len()].copy_from_slice(&request.prompt);
-        }
-        self.tokens.write(&tokens)?;
-        self.lengths.write(&of(|request| request.prompt.len() as i32))?;
-        self.prompt_lengths.write(&of(|request| request.prompt.len() as i32))?;
-        self.min_tokens.write(&of(|request| request.min_tokens))?;
-        self.no_repeat_ngram.write(&of(|request| request.no_repeat_ngram))?;
-        self.finished.write(&of(|_| RUNNING))?;
-        self.max_lengths.write(&of(|request| request.max_length))?;
-        let stops: Vec<i32> = requests.iter().flat_map(|request| request.stop_tokens).collect();
-        self.stop_tokens.write(&stops)?;
-        let of = |value: fn(&Request) -> f32| requests.iter().map(value).collect::<Vec<f32>>();
-        self.temperature.write(&of(|request| request.temperature))?;
-        self.repetition.write(&of(|request| request.repetition))?;
-        self.frequency.write(&of(|request| request.frequency))?;
-        self.presence.write(&of(|request| request.presence))?;
-        let seeds: Vec<u64> = requests.iter().map(|request| request.seed).collect();
-        self.seeds.write(&seeds)?;
-        self.draft_tokens.write(&vec![NONE; self.batch * self.nodes])?;
-        self.flags.write(&[0])
+        self.texts.write(requests)?;
+        self.sampling.write(requests)?;
+        self.draft_tokens.write(&vec![NONE; self.texts.batch * self.nodes])
     }
 
-    /// Replaces the model's forward pass over the last token of each text and its drafts. This is
-    /// the only part of a step that the host computes.
+    /// Over the last token of each text and its drafts.
     fn forward(&mut self) -> Result<()> {
-        let (texts, lengths) = (self.tokens.to_vec()?, self.lengths.to_vec()?);
+        let (texts, lengths) = (self.texts.tokens.to_vec()?, self.texts.lengths.to_vec()?);
         let drafts = self.draft_tokens.to_vec()?;
         let (mut rows, mut positions) = (Vec::new(), Vec::new());
-        for request in 0..self.batch {
+        for request in 0..self.texts.batch {
             let length = lengths[request] as usize;
-            let last = texts[request * self.max_len..][..length].last();
+            let last = texts[request * self.texts.max_len..][..length].last();
             let drafts = &drafts[request * self.nodes..][1..self.nodes];
             for (node, &token) in last.into_iter().chain(drafts).enumerate() {
                 rows.extend(logits(token));
@@ -468,11 +562,15 @@ impl Tail {
         self.logits.write(&rows)?;
         self.positions.write(&positions)
     }
+
+    fn texts(&self) -> &Texts {
+        &self.texts
+    }
 }
 
 impl std::fmt::Debug for Tail {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Tail { batch, max_len, nodes, .. } = self;
+        let Tail { nodes, texts: Texts { batch, max_len, .. }, .. } = self;
         write!(f, "Tail({batch} requests, {nodes} nodes, texts of {max_len})")
     }
 }

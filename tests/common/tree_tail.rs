@@ -8,32 +8,20 @@
 //!
 //! The number of rows is fixed: a root for each request, and the budget. `draft_tree` says on the
 //! device which request and which node each row has. Rows that no request needs are padding, and
-//! requests that have finished have no rows. The factor `trust` is learnt: a request that kept k
-//! drafts before one failed accepts about k of k + 1, of which an exponential mean is taken.
+//! requests that have finished have no rows. The factor `trust` of each request is learnt: a request
+//! of which k drafts were accepted, and the next one rejected, accepts about k of k + 1 drafts.
+//! `trust` is the exponential mean of this share over the steps.
 
 use spec_conformance::Complete;
-use spec_core::ops::append_tokens::RUNNING;
 use spec_core::ops::{
     AdjustLogits, AppendTokens, DraftTree, SampleLogits, SuffixLookup, TreeVerify, adjust_logits,
     append_tokens, draft_tree, sample_logits, suffix_lookup, tree_verify,
 };
 use spec_core::{Buffer, DType, Result, Stream, TensorDesc};
 
-use super::{Ended, NONE, Outcome, Ready, Request, STOPS, VOCAB, adjusted, logits, upload};
-
-/// Parameters of requests that the sampler reads.
-struct Sampling {
-    temperature: Buffer<f32>,
-    seeds: Buffer<u64>,
-    repetition: Buffer<f32>,
-    frequency: Buffer<f32>,
-    presence: Buffer<f32>,
-    min_tokens: Buffer<i32>,
-    no_repeat_ngram: Buffer<i32>,
-    stop_tokens: Buffer<i32>,
-    max_lengths: Buffer<i32>,
-    prompt_lengths: Buffer<i32>,
-}
+use super::{
+    DecodeTail, NONE, Ready, Request, STOPS, Sampling, Texts, VOCAB, adjusted, logits, upload,
+};
 
 /// What `draft_tree` says of each packed row.
 struct PackedRows {
@@ -49,8 +37,6 @@ struct PackedRows {
 
 /// The six operators and all memory that they share.
 pub struct TreeTail {
-    batch: usize,
-    max_len: usize,
     rows: usize,
     lookup: Ready<SuffixLookup>,
     tree: Ready<DraftTree>,
@@ -60,11 +46,8 @@ pub struct TreeTail {
     append: Ready<AppendTokens>,
     sampling: Sampling,
     packed: PackedRows,
-    tokens: Buffer<i32>,
-    lengths: Buffer<i32>,
-    finished: Buffer<i32>,
+    texts: Texts,
     last_tokens: Buffer<i32>,
-    appended: Buffer<i32>,
     candidates: Buffer<i32>,
     counts: Buffer<i32>,
     parents: Buffer<i32>,
@@ -78,7 +61,6 @@ pub struct TreeTail {
     emitted: Buffer<i32>,
     path: Buffer<i32>,
     num_tokens: Buffer<i32>,
-    flags: Buffer<u32>,
 }
 
 impl TreeTail {
@@ -149,8 +131,6 @@ impl TreeTail {
             .flags(flags);
         let ints = |len: usize| Buffer::allocate(backend, len);
         Ok(TreeTail {
-            batch,
-            max_len,
             rows,
             lookup: Ready::new(backend, &lookup, &lookup_tensors)?,
             tree: Ready::new(backend, &tree, &tree_tensors)?,
@@ -158,18 +138,7 @@ impl TreeTail {
             sample: Ready::new(backend, &sample, &sample_tensors)?,
             verify: Ready::new(backend, &verify, &verify_tensors)?,
             append: Ready::new(backend, &append, &append_tensors)?,
-            sampling: Sampling {
-                temperature: Buffer::allocate(backend, batch)?,
-                seeds: Buffer::allocate(backend, batch)?,
-                repetition: Buffer::allocate(backend, batch)?,
-                frequency: Buffer::allocate(backend, batch)?,
-                presence: Buffer::allocate(backend, batch)?,
-                min_tokens: ints(batch)?,
-                no_repeat_ngram: ints(batch)?,
-                stop_tokens: ints(batch * STOPS)?,
-                max_lengths: ints(batch)?,
-                prompt_lengths: ints(batch)?,
-            },
+            sampling: Sampling::new(backend, batch)?,
             packed: PackedRows {
                 offsets: ints(batch + 1)?,
                 requests: ints(rows)?,
@@ -179,11 +148,8 @@ impl TreeTail {
                 logits: Buffer::allocate(backend, rows * VOCAB)?,
                 chosen: ints(rows)?,
             },
-            tokens: ints(batch * max_len)?,
-            lengths: ints(batch)?,
-            finished: ints(batch)?,
+            texts: Texts::new(backend, batch, max_len)?,
             last_tokens: ints(batch)?,
-            appended: ints(batch)?,
             candidates: ints(batch * max_draft)?,
             counts: ints(batch)?,
             parents: ints(batch * max_draft)?,
@@ -197,20 +163,20 @@ impl TreeTail {
             emitted: ints(batch * nodes)?,
             path: ints(batch * nodes)?,
             num_tokens: ints(batch)?,
-            flags: upload(backend, &[0])?,
         })
     }
 
     /// Enqueues the drafts of the next step: two calls.
     fn enqueue_drafts<'a>(&mut self, stream: &impl Fn() -> Stream<'a>) -> Result<()> {
+        let texts = &mut self.texts;
         let found = suffix_lookup::Buffers::new(
-            &self.tokens,
-            &self.lengths,
+            &texts.tokens,
+            &texts.lengths,
             &mut self.candidates,
             &mut self.counts,
         );
         let found = found.parents(&mut self.parents).shares(&mut self.shares);
-        self.lookup.enqueue(found.flags(&mut self.flags), stream())?;
+        self.lookup.enqueue(found.flags(&mut texts.flags), stream())?;
         let (_, behind_the_root) = self.draft_tokens.view_mut().split_at(1);
         let packed = &mut self.packed;
         let drafted =
@@ -219,10 +185,10 @@ impl TreeTail {
                 .shares(&self.shares)
                 .counts(&self.counts)
                 .trust(&self.trust)
-                .finished(&self.finished)
+                .finished(&texts.finished)
                 .budget(&self.budget)
                 .roots(&self.last_tokens)
-                .starts(&self.lengths)
+                .starts(&texts.lengths)
                 .first_child(&mut self.first_child)
                 .next_sibling(&mut self.next_sibling)
                 .row_offsets(&mut packed.offsets)
@@ -230,22 +196,19 @@ impl TreeTail {
                 .row_parents(&mut packed.parents)
                 .row_tokens(&mut packed.tokens)
                 .row_positions(&mut packed.positions)
-                .flags(&mut self.flags);
+                .flags(&mut texts.flags);
         self.tree.enqueue(drafted, stream())
     }
+}
 
-    /// Enqueues what follows a run of the model, down to the drafts of the next step: six calls,
-    /// with nothing between them. `stream` gives the stream of each call.
-    ///
-    /// # Errors
-    /// The errors of the calls.
-    pub fn enqueue<'a>(&mut self, stream: impl Fn() -> Stream<'a>) -> Result<()> {
-        let (packed, sampling) = (&mut self.packed, &self.sampling);
+impl DecodeTail for TreeTail {
+    fn enqueue<'a>(&mut self, stream: impl Fn() -> Stream<'a>) -> Result<()> {
+        let (packed, sampling, texts) = (&mut self.packed, &self.sampling, &mut self.texts);
         let adjusted = adjust_logits::Buffers::new(adjust_logits::Required {
             logits: (&mut packed.logits).into(),
-            tokens: (&self.tokens).into(),
+            tokens: (&texts.tokens).into(),
             prompt_lengths: (&sampling.prompt_lengths).into(),
-            lengths: (&self.lengths).into(),
+            lengths: (&texts.lengths).into(),
         });
         let adjusted = adjusted
             .requests(&packed.requests)
@@ -265,7 +228,7 @@ impl TreeTail {
             &sampling.seeds,
             &mut packed.chosen,
         );
-        let chosen = chosen.requests(&packed.requests).flags(&mut self.flags);
+        let chosen = chosen.requests(&packed.requests).flags(&mut texts.flags);
         self.sample.enqueue(chosen, stream())?;
         let followed = tree_verify::Buffers::new(tree_verify::Required {
             draft_tokens: (&self.draft_tokens).into(),
@@ -278,92 +241,36 @@ impl TreeTail {
             .first_child(&self.first_child)
             .next_sibling(&self.next_sibling)
             .row_offsets(&packed.offsets);
-        self.verify.enqueue(followed.flags(&mut self.flags), stream())?;
+        self.verify.enqueue(followed.flags(&mut texts.flags), stream())?;
         let longer = append_tokens::Buffers::new(append_tokens::Required {
-            tokens: (&mut self.tokens).into(),
-            lengths: (&mut self.lengths).into(),
+            tokens: (&mut texts.tokens).into(),
+            lengths: (&mut texts.lengths).into(),
             new_tokens: (&self.emitted).into(),
             new_counts: (&self.num_tokens).into(),
-            appended: (&mut self.appended).into(),
+            appended: (&mut texts.appended).into(),
         });
         let longer = longer
             .stop_tokens(&sampling.stop_tokens)
             .max_lengths(&sampling.max_lengths)
-            .finished(&mut self.finished)
+            .finished(&mut texts.finished)
             .last_tokens(&mut self.last_tokens)
-            .flags(&mut self.flags);
+            .flags(&mut texts.flags);
         self.append.enqueue(longer, stream())?;
         self.enqueue_drafts(&stream)
     }
 
-    /// Decodes a batch until each of its requests has ended, and runs one more step, which must
-    /// change nothing. `step` is as for `Tail::decode`.
-    ///
-    /// # Errors
-    /// The errors of `step` and of reading and writing memory.
-    ///
-    /// # Panics
-    /// If the number of requests is not the size of the batch.
-    pub fn decode(
-        &mut self,
-        requests: &[Request],
-        mut step: impl FnMut(&mut Self) -> Result<()>,
-    ) -> Result<Outcome> {
-        assert_eq!(requests.len(), self.batch, "one request for each row of the batch");
-        self.start(requests)?;
-        let (mut runs, mut tokens) = (0, 0);
-        for _ in 0..=self.max_len + 1 {
-            let running = self.finished.to_vec()?.iter().filter(|&&state| state == RUNNING).count();
-            self.forward()?;
-            step(self)?;
-            runs += running;
-            tokens += self.appended.to_vec()?.iter().sum::<i32>() as usize;
-            if running == 0 {
-                break;
-            }
-        }
-        let (texts, lengths) = (self.tokens.to_vec()?, self.lengths.to_vec()?);
-        let texts = texts.chunks(self.max_len).zip(lengths).zip(self.finished.to_vec()?);
-        let ended = texts.map(|((row, length), finished)| {
-            let length = usize::try_from(length).unwrap_or(0).min(row.len());
-            Ended { text: row[..length].to_vec(), finished }
-        });
-        Ok(Outcome { ended: ended.collect(), runs, tokens, flags: self.flags.to_vec()?[0] })
-    }
-
-    /// Writes the prompts, and drafts for the first step.
     fn start(&mut self, requests: &[Request]) -> Result<()> {
-        let of = |value: fn(&Request) -> i32| requests.iter().map(value).collect::<Vec<i32>>();
-        let floats = |value: fn(&Request) -> f32| requests.iter().map(value).collect::<Vec<f32>>();
-        let mut tokens = vec![NONE; self.batch * self.max_len];
-        for (row, request) in tokens.chunks_mut(self.max_len).zip(requests) {
-            row[..request.prompt.len()].copy_from_slice(&request.prompt);
-        }
-        self.tokens.write(&tokens)?;
-        self.lengths.write(&of(|request| request.prompt.len() as i32))?;
-        self.last_tokens.write(&of(|request| request.prompt.last().copied().unwrap_or(NONE)))?;
-        self.finished.write(&of(|_| RUNNING))?;
-        self.trust.write(&vec![1.0; self.batch])?;
-        let sampling = &mut self.sampling;
-        sampling.prompt_lengths.write(&of(|request| request.prompt.len() as i32))?;
-        sampling.min_tokens.write(&of(|request| request.min_tokens))?;
-        sampling.no_repeat_ngram.write(&of(|request| request.no_repeat_ngram))?;
-        sampling.max_lengths.write(&of(|request| request.max_length))?;
-        let stops: Vec<i32> = requests.iter().flat_map(|request| request.stop_tokens).collect();
-        sampling.stop_tokens.write(&stops)?;
-        sampling.temperature.write(&floats(|request| request.temperature))?;
-        sampling.repetition.write(&floats(|request| request.repetition))?;
-        sampling.frequency.write(&floats(|request| request.frequency))?;
-        sampling.presence.write(&floats(|request| request.presence))?;
-        let seeds: Vec<u64> = requests.iter().map(|request| request.seed).collect();
-        sampling.seeds.write(&seeds)?;
-        self.num_tokens.write(&vec![0; self.batch])?;
-        self.flags.write(&[0])?;
+        self.texts.write(requests)?;
+        self.sampling.write(requests)?;
+        let last = requests.iter().map(|request| request.prompt.last().copied().unwrap_or(NONE));
+        self.last_tokens.write(&last.collect::<Vec<i32>>())?;
+        self.trust.write(&vec![1.0; requests.len()])?;
+        self.num_tokens.write(&vec![0; requests.len()])?;
         self.enqueue_drafts(&Stream::default)
     }
 
-    /// Replaces the model's forward pass over the packed rows, and learns how far each request's
-    /// drafts can be trusted from what the step before kept of them.
+    /// Over the packed rows. Learns how far each request's drafts can be trusted from what the step
+    /// before kept of them.
     fn forward(&mut self) -> Result<()> {
         let tokens = self.packed.tokens.to_vec()?;
         let requests = self.packed.requests.to_vec()?;
@@ -385,11 +292,15 @@ impl TreeTail {
         }
         self.trust.write(&trust)
     }
+
+    fn texts(&self) -> &Texts {
+        &self.texts
+    }
 }
 
 impl std::fmt::Debug for TreeTail {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let TreeTail { batch, max_len, rows, .. } = self;
+        let TreeTail { rows, texts: Texts { batch, max_len, .. }, .. } = self;
         write!(f, "TreeTail({batch} requests, {rows} rows, texts of {max_len})")
     }
 }

@@ -8,35 +8,33 @@
 #[path = "../common/decode_tail.rs"]
 mod tail;
 
-use spec::{Result, Stream};
+use spec::{Handle, Result, Stream};
 use spec_conformance::Rng;
 use spec_conformance::plain::Plain;
 use spec_core::ops::append_tokens::{AT_LENGTH, STOPPED};
 
 use self::tail::trees::TreeTail;
-use self::tail::{Request, Tail};
+use self::tail::{DecodeTail, Request, Tail};
 
-#[test]
-fn drafts_leave_the_texts() -> Result<()> {
+/// Decodes random batches with tails that `make` makes, on every device: `software` runs on a software
+/// renderer, `count` elsewhere.
+fn leave_the_texts<T: DecodeTail>(
+    name: &str,
+    (software, count): (u64, u64),
+    make: impl Fn(&Handle, &mut Rng) -> Result<T>,
+) -> Result<()> {
     let asked = std::env::var("SPEC_RUNS").ok().map(|runs| runs.parse().expect("a number"));
     for handle in crate::common::handles() {
-        let count = asked.unwrap_or(if handle.info().software { 10 } else { 200 });
+        let count = asked.unwrap_or(if handle.info().software { software } else { count });
         let (mut runs, mut tokens) = (0, 0);
         for run in 0..count {
-            let mut rng = Rng::new(run, "decode_tail");
-            let (batch, max_draft) = (rng.between(1, 12), rng.pick(&[1, 4, 7]));
-            let max_len = rng.pick(&[1, 12, 60, 60]);
-            let mut tail = Tail::new(&handle, batch, max_draft, max_len)?;
+            let mut rng = Rng::new(run, name);
+            let mut tail = make(&handle, &mut rng)?;
+            let place = format!("run {run} on {}", handle.device());
             // The second batch finds the data that the first batch left in memory.
             for _ in 0..2 {
-                let requests: Vec<Request> =
-                    (0..batch).map(|_| Request::random(&mut rng, max_len)).collect();
-                let outcome = tail.decode(&requests, |tail| tail.enqueue(Stream::default))?;
-                for (request, ended) in requests.iter().zip(&outcome.ended) {
-                    let alone = request.alone(max_len)?;
-                    assert_eq!(*ended, alone, "run {run} on {}: {request:?}", handle.device());
-                }
-                assert_eq!(outcome.flags, 0, "run {run} on {}", handle.device());
+                let step = |tail: &mut T| tail.enqueue(Stream::default);
+                let outcome = tail.decode_random(&mut rng, &place, step)?;
                 runs += outcome.runs;
                 tokens += outcome.tokens;
             }
@@ -47,37 +45,22 @@ fn drafts_leave_the_texts() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn drafts_leave_the_texts() -> Result<()> {
+    leave_the_texts("decode_tail", (10, 200), |handle, rng| {
+        let (batch, max_draft) = (rng.between(1, 12), rng.pick(&[1, 4, 7]));
+        Tail::new(handle, batch, max_draft, rng.pick(&[1, 12, 60, 60]))
+    })
+}
+
 /// Trees of drafts that share a budget, in a fixed number of rows, leave the texts too.
 #[test]
 fn trees_within_a_budget_leave_the_texts() -> Result<()> {
-    let asked = std::env::var("SPEC_RUNS").ok().map(|runs| runs.parse().expect("a number"));
-    for handle in crate::common::handles() {
-        let count = asked.unwrap_or(if handle.info().software { 6 } else { 150 });
-        let (mut runs, mut tokens) = (0, 0);
-        for run in 0..count {
-            let mut rng = Rng::new(run, "tree_tail");
-            let (batch, max_draft) = (rng.between(1, 12), rng.pick(&[1, 6, 20]));
-            let budget = rng.pick(&[0, batch, 4 * batch, 4 * batch, 20 * batch]);
-            let max_len = rng.pick(&[6, 60, 60]);
-            let mut tail = TreeTail::new(&handle, (batch, max_draft), budget, max_len)?;
-            // The second batch finds the data that the first batch left in memory.
-            for _ in 0..2 {
-                let requests: Vec<Request> =
-                    (0..batch).map(|_| Request::random(&mut rng, max_len)).collect();
-                let outcome = tail.decode(&requests, |tail| tail.enqueue(Stream::default))?;
-                for (request, ended) in requests.iter().zip(&outcome.ended) {
-                    let alone = request.alone(max_len)?;
-                    assert_eq!(*ended, alone, "run {run} on {}: {request:?}", handle.device());
-                }
-                assert_eq!(outcome.flags, 0, "run {run} on {}", handle.device());
-                runs += outcome.runs;
-                tokens += outcome.tokens;
-            }
-        }
-        println!("{}: {} batches, {tokens} tokens in {runs} runs", handle.device(), 2 * count);
-        assert!(tokens * 5 > runs * 6, "drafts are too bad to test anything: {tokens} in {runs}");
-    }
-    Ok(())
+    leave_the_texts("tree_tail", (6, 150), |handle, rng| {
+        let (batch, max_draft) = (rng.between(1, 12), rng.pick(&[1, 6, 20]));
+        let budget = rng.pick(&[0, batch, 4 * batch, 4 * batch, 20 * batch]);
+        TreeTail::new(handle, (batch, max_draft), budget, rng.pick(&[6, 60, 60]))
+    })
 }
 
 /// On the plain loops, the chain gives the texts of decoding without drafts, and many of its

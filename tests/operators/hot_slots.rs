@@ -35,8 +35,8 @@ struct Texts {
 
 impl Texts {
     fn new() -> Self {
-        // A block lies in the cache wherever there was room. Some buffers still lack blocks, but
-        // never those of the tail.
+        // The blocks of a buffer lie anywhere in the cache. Some buffers do not have all of their
+        // blocks yet, but each has the blocks of its tail.
         let mut rng = Rng::new(7, "hot_slots");
         let mut block_table: Vec<i32> =
             rng.permutation(TABLES * BLOCKS).into_iter().map(|block| block as i32).collect();

@@ -10,11 +10,12 @@ use common::graph::Foreign;
 use common::random::Random;
 use common::{Array, Ready, cuda};
 use decode_tail::trees::TreeTail;
-use decode_tail::{Request, Tail};
+use decode_tail::{DecodeTail, Tail};
 use spec_conformance::Rng;
 use spec_core::ops::prompt_lookup::{self, Occurrence};
 use spec_core::ops::{NgramMatch, PromptLookup, SuffixLookup, ngram_match, suffix_lookup};
 use spec_core::{Backend, DType, TensorDesc, dtype};
+use spec_cuda::Cuda;
 
 /// The length of a text: so long that several blocks search each text.
 const LENGTH: usize = 100_000;
@@ -33,7 +34,7 @@ struct Texts {
 }
 
 impl Texts {
-    fn new(cuda: &spec_cuda::Cuda) -> Self {
+    fn new(cuda: &Cuda) -> Self {
         let mut text: Vec<i64> = (0..LENGTH as i64).map(|i| OTHERS + i).collect();
         text[LENGTH - 3..].copy_from_slice(&PATTERN);
         let tokens = Array::from(cuda, &[&text[..]; REQUESTS].concat());
@@ -243,9 +244,38 @@ fn a_corpus_changes_during_replays() {
     assert_eq!((with, with_counts), (drafts.get(), counts.get()));
 }
 
-/// The chain from logits to the drafts of the next step is captured once. Lengths, counts and
-/// finished requests change from replay to replay, and later requests reuse the memory of earlier
-/// ones.
+/// Captures the tail of a step once and replays it for every step of random batches. Lengths, counts
+/// and finished requests change from replay to replay, and later requests reuse the memory of
+/// earlier ones. Returns how many runs of the model and how many tokens there were.
+fn replay<T: DecodeTail>(
+    cuda: &Cuda,
+    foreign: &Foreign,
+    name: &str,
+    tail: &mut T,
+) -> (usize, usize) {
+    let (mut runs, mut tokens) = (0, 0);
+    for dependent in [false, true] {
+        let stream = || match dependent {
+            false => foreign.stream(),
+            true => foreign.stream().dependent_launch(),
+        };
+        let graph = foreign.capture(|_| tail.enqueue(stream).expect("the launches"));
+        for seed in 0..4 {
+            let step = |_: &mut T| {
+                cuda.synchronize()?;
+                graph.replay();
+                Ok(())
+            };
+            let place = format!("seed {seed}");
+            let outcome = tail.decode_random(&mut Rng::new(seed, name), &place, step);
+            let outcome = outcome.expect("the steps");
+            runs += outcome.runs;
+            tokens += outcome.tokens;
+        }
+    }
+    (runs, tokens)
+}
+
 #[test]
 fn one_graph_serves_every_decode_step() {
     const MAX_LEN: usize = 150;
@@ -253,38 +283,13 @@ fn one_graph_serves_every_decode_step() {
     let foreign = Foreign::new(&cuda);
     for (batch, max_draft) in [(1, 3), (7, 4), (300, 7)] {
         let mut tail = Tail::new(&cuda, batch, max_draft, MAX_LEN).expect("the operators");
-        let (mut runs, mut tokens) = (0, 0);
-        for dependent in [false, true] {
-            let stream = || match dependent {
-                false => foreign.stream(),
-                true => foreign.stream().dependent_launch(),
-            };
-            let graph = foreign.capture(|_| tail.enqueue(stream).expect("the launches"));
-            for seed in 0..4 {
-                let mut rng = Rng::new(seed, "one_graph_serves_every_decode_step");
-                let requests: Vec<Request> =
-                    (0..batch).map(|_| Request::random(&mut rng, MAX_LEN)).collect();
-                let replay = |_: &mut Tail| {
-                    cuda.synchronize()?;
-                    graph.replay();
-                    Ok(())
-                };
-                let outcome = tail.decode(&requests, replay).expect("the steps");
-                for (request, ended) in requests.iter().zip(&outcome.ended) {
-                    let alone = request.alone(MAX_LEN).expect("the plain loop");
-                    assert_eq!(*ended, alone, "seed {seed}, {batch} requests, {request:?}");
-                }
-                assert_eq!(outcome.flags, 0);
-                runs += outcome.runs;
-                tokens += outcome.tokens;
-            }
-        }
+        let name = "one_graph_serves_every_decode_step";
+        let (runs, tokens) = replay(&cuda, &foreign, name, &mut tail);
         assert!(tokens * 4 > runs * 5, "drafts are too bad to test anything: {tokens} in {runs}");
     }
 }
 
-/// The chain with trees and a budget is captured once: which request and which node each of a fixed
-/// number of rows has is decided on the device.
+/// Which request and which node each of a fixed number of rows has is decided on the device.
 #[test]
 fn one_graph_serves_every_step_with_trees() {
     const MAX_LEN: usize = 120;
@@ -293,32 +298,8 @@ fn one_graph_serves_every_step_with_trees() {
     for (batch, max_draft, budget) in [(1, 8, 8), (7, 8, 20), (60, 16, 200)] {
         let sizes = (batch, max_draft);
         let mut tail = TreeTail::new(&cuda, sizes, budget, MAX_LEN).expect("the operators");
-        let (mut runs, mut tokens) = (0, 0);
-        for dependent in [false, true] {
-            let stream = || match dependent {
-                false => foreign.stream(),
-                true => foreign.stream().dependent_launch(),
-            };
-            let graph = foreign.capture(|_| tail.enqueue(stream).expect("the launches"));
-            for seed in 0..4 {
-                let mut rng = Rng::new(seed, "one_graph_serves_every_step_with_trees");
-                let requests: Vec<Request> =
-                    (0..batch).map(|_| Request::random(&mut rng, MAX_LEN)).collect();
-                let replay = |_: &mut TreeTail| {
-                    cuda.synchronize()?;
-                    graph.replay();
-                    Ok(())
-                };
-                let outcome = tail.decode(&requests, replay).expect("the steps");
-                for (request, ended) in requests.iter().zip(&outcome.ended) {
-                    let alone = request.alone(MAX_LEN).expect("the plain loop");
-                    assert_eq!(*ended, alone, "seed {seed}, {batch} requests, {request:?}");
-                }
-                assert_eq!(outcome.flags, 0);
-                runs += outcome.runs;
-                tokens += outcome.tokens;
-            }
-        }
+        let name = "one_graph_serves_every_step_with_trees";
+        let (runs, tokens) = replay(&cuda, &foreign, name, &mut tail);
         assert!(tokens * 10 > runs * 11, "drafts are too bad to test anything: {tokens} in {runs}");
     }
 }

@@ -362,7 +362,7 @@ fn count(
     if request == NONE {
         return;
     }
-    let text = Text(request, load(row, LENGTH), load(row, DEPTH));
+    let text = text_of(row, request);
     let len = text.length + text.depth;
     let place = (index % params.chunks) * THREADS + thread;
     if place >= len {
@@ -370,10 +370,7 @@ fn count(
     }
     let back = len - 1u - place;
     let last = params.row0 + row;
-    var at_row = last;
-    for (var i = 0u; i < min(back, text.depth); i++) {
-        at_row = row_before(text, at_row, i);
-    }
+    let at_row = row_at(text, last, back);
     let token = token_back(text, at_row, back);
     let on = load(row, ON);
     let generated = place >= load(row, PROMPT);
@@ -481,7 +478,7 @@ fn ban(
         raise(row, BAD_LENGTHS);
         return;
     }
-    let text = Text(request, load(row, LENGTH), load(row, DEPTH));
+    let text = text_of(row, request);
     let before = select(load(row, PROMPT), 0u, params.words_in_prompt != 0u);
     let searched = text.length + text.depth - before;
     for (var word = u32(start) + thread; word < u32(end); word += 64u) {

@@ -5,9 +5,10 @@
 //
 // * `prepare` a workgroup per row: finds the row's request, and reads its step, reset and tail start.
 // * `enter`   a thread per column: answers entries outside of the slots, and lists the others.
-// * `assign`  a workgroup per row: sorts the list, finds each slot's entry in it by binary search,
-//             selects the slots that misses take by a radix selection over their ages, and hands
-//             them out. Every loop has a length that does not depend on the data.
+// * `assign`  a workgroup per row: sorts the list, and finds each slot's entry in the list by binary
+//             search. For the listed entries that no slot holds, the misses, a radix selection over
+//             the ages of slots finds the oldest slots, and each miss gets one of these slots. The
+//             lengths of all loops do not depend on the data.
 // * `answer`  a thread per column: finds the column's entry in the sorted list.
 //
 // A row of the workspace: ROW_WORDS words, then `padded` keys (the sorted entries), `padded` words

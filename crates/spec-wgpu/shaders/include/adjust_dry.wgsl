@@ -84,14 +84,11 @@ fn dry_limit(
     if request == NONE {
         return;
     }
-    let text = Text(request, load(row, LENGTH), load(row, DEPTH));
+    let text = text_of(row, request);
     if load(row, MATCH_LIMIT) <= back || back >= text.length + text.depth {
         return;
     }
-    var at_row = params.row0 + row;
-    for (var i = 0u; i < min(back, text.depth); i++) {
-        at_row = row_before(text, at_row, i);
-    }
+    let at_row = row_at(text, params.row0 + row, back);
     if is_breaker(token_back(text, at_row, back)) {
         atomicMin(&work[params.at.b1 + row * STATE + MATCH_LIMIT], back);
     }
@@ -112,7 +109,7 @@ fn dry_match(
     let limit = load(row, MATCH_LIMIT);
     let least = max(load(row, ALLOWED), 1u);
     let start = load(row, RANGE_START);
-    let text = Text(request, load(row, LENGTH), load(row, DEPTH));
+    let text = text_of(row, request);
     let len = text.length + text.depth;
     let place = (index % params.chunks) * THREADS + thread;
     if limit < least || place <= start || place >= len {
@@ -120,10 +117,7 @@ fn dry_match(
     }
     let back = len - 1u - place;
     let last = params.row0 + row;
-    var at_row = last;
-    for (var i = 0u; i < min(back, text.depth); i++) {
-        at_row = row_before(text, at_row, i);
-    }
+    let at_row = row_at(text, last, back);
     let before = row_before(text, at_row, back);
     let count = match_length(text, last, before, back + 1u, min(limit, place - start));
     if count < least {

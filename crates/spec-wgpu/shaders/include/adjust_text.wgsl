@@ -8,6 +8,10 @@ struct Text {
     depth: u32,
 }
 
+fn text_of(row: u32, request: u32) -> Text {
+    return Text(request, load(row, LENGTH), load(row, DEPTH));
+}
+
 // Token `index` of a request's text.
 fn text_token(text: Text, index: u32) -> vec2<u32> {
     let words = params.token_words;
@@ -31,6 +35,16 @@ fn row_before(text: Text, row: u32, back: u32) -> u32 {
     if back < text.depth {
         // Again within bounds, whatever another queue may write meanwhile.
         return min(u32(max(parents[params.at.b4 + row], 0)), params.rows - 1u);
+    }
+    return row;
+}
+
+// The row of the draft that stands `back` tokens before the last one of the text of row `last`, or
+// of the first draft where that token belongs to the request's own text.
+fn row_at(text: Text, last: u32, back: u32) -> u32 {
+    var row = last;
+    for (var i = 0u; i < min(back, text.depth); i++) {
+        row = row_before(text, row, i);
     }
     return row;
 }

@@ -76,17 +76,14 @@ fn think_start(
     if request == NONE {
         return;
     }
-    let text = Text(request, load(row, LENGTH), load(row, DEPTH));
+    let text = text_of(row, request);
     let len = text.length + text.depth;
     let place = (index % params.chunks) * THREADS + thread;
     if place >= len {
         return;
     }
     let back = len - 1u - place;
-    var at_row = params.row0 + row;
-    for (var i = 0u; i < min(back, text.depth); i++) {
-        at_row = row_before(text, at_row, i);
-    }
+    let at_row = row_at(text, params.row0 + row, back);
     if has_list(text, at_row, back, params.start_tokens) {
         atomicMax(&work[params.at.b1 + row * STATE + THOUGHT], place + 1u);
     }
@@ -103,7 +100,7 @@ fn think_taken(
     if request == NONE {
         return;
     }
-    let text = Text(request, load(row, LENGTH), load(row, DEPTH));
+    let text = text_of(row, request);
     let past = past_budget(row, request);
     // Without a token, each text ends in the list.
     for (var count = thread + 1u; count < min(past, params.forced_tokens + 1u); count += THREADS) {
@@ -125,7 +122,7 @@ fn think_over(
     if request == NONE {
         return;
     }
-    let text = Text(request, load(row, LENGTH), load(row, DEPTH));
+    let text = text_of(row, request);
     let len = text.length + text.depth;
     let place = (index % params.chunks) * THREADS + thread;
     let start = select(load(row, THOUGHT), load(row, PROMPT), params.start_tokens == 0u);
@@ -133,10 +130,7 @@ fn think_over(
         return;
     }
     let back = len - 1u - place;
-    var at_row = params.row0 + row;
-    for (var i = 0u; i < min(back, text.depth); i++) {
-        at_row = row_before(text, at_row, i);
-    }
+    let at_row = row_at(text, params.row0 + row, back);
     if has_list(text, at_row, back, params.end_tokens)
         || has_other(text, at_row, back, params.forced_tokens) {
         store(row, IS_OVER, 1u);

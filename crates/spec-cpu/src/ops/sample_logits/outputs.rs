@@ -10,14 +10,14 @@ use super::row::Scratch;
 use super::{Drawn, Prepared};
 use crate::slices::{Int, slice_mut};
 
-/// The rows of `winners` as numbers without a sign.
+/// The same bits as unsigned integers, in which a place and a token are put together.
 fn unsigned(winners: &mut [i64]) -> &mut [u64] {
     // `from_bytes_mut` succeeds: size and alignment of both types are the same.
     let bytes = spec_core::dtype::as_bytes_mut(winners);
     spec_core::dtype::from_bytes_mut(bytes).unwrap_or_default()
 }
 
-/// `winners` as numbers without a sign.
+/// The output `winners` as unsigned integers, whichever of its two dtypes it has.
 fn winners_of(view: ViewMut<'_>) -> Result<&mut [u64]> {
     match view.dtype() {
         DType::U64 => slice_mut(view),
