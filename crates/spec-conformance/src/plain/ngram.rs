@@ -155,10 +155,13 @@ pub fn draft(r: &mut Requests<'_>, sizes: Sizes) -> u32 {
         .count() as i64;
     let mut used = 0i64;
     for b in 0..r.this_time.len() {
+        let encoder = if hybrid { 0 } else { r.encoder[b] };
+        if encoder < 0 || r.decoder[b] < 0 || r.this_time[b] < 0 {
+            flags |= BAD_LENGTHS;
+        }
         let (limit, slot) = match sizes.max_draft_tokens {
             Some(max) => {
                 let have = r.this_time[b];
-                flags |= if have < 0 { BAD_LENGTHS } else { 0 };
                 used += i64::from(have.max(0));
                 if have <= 0 {
                     continue;
@@ -166,12 +169,10 @@ pub fn draft(r: &mut Requests<'_>, sizes: Sizes) -> u32 {
                 (max as i64 - i64::from(have) + 1, have as usize)
             }
             None if r.encoder[b] > 0 => {
-                flags |= if r.this_time[b] < 0 { BAD_LENGTHS } else { 0 };
                 used += i64::from(r.this_time[b].max(0));
                 continue;
             }
             None if r.decoder[b] <= 0 => {
-                flags |= if r.decoder[b] < 0 { BAD_LENGTHS } else { 0 };
                 r.this_time[b] = 0;
                 continue;
             }

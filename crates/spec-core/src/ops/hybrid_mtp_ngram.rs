@@ -12,8 +12,9 @@
 //!   `token_threshold` as in `ngram_match`. The drafts are written from slot `have` on, and
 //!   their number is added to `seq_lens_this_time`.
 //!
-//! Flag 4: a length or step beyond its row, a negative length (a negative
-//! `have` counts as 0), or a draft that would pass its row's end.
+//! Flag 4: a negative `seq_lens_decoder` or `seq_lens_this_time` of any request, which counts as
+//! 0; and of a request that drafts, a negative length, a length or step beyond its row, or a draft
+//! that would pass its row's end, each of which is cut to the range that fits.
 //!
 //! # Example
 //!

@@ -22,10 +22,10 @@
 //!   `token_threshold - used - left`. The drafts are written from slot 1 on, and their number is
 //!   added to `seq_lens_this_time`.
 //!
-//! Flag 4: a length or step beyond its row, a negative length, or a draft that
-//! would pass its row's end. Each is cut to the range that fits. A negative
-//! `seq_lens_decoder` counts as 0, and so does a negative `seq_lens_this_time` of a
-//! request whose `seq_lens_encoder` is above 0.
+//! Flag 4: a negative `seq_lens_encoder`, `seq_lens_decoder` or `seq_lens_this_time` of any
+//! request, which counts as 0; and of a request that drafts, a negative length, a length or step
+//! beyond its row, or a draft that would pass its row's end, each of which is cut to the range that
+//! fits.
 //!
 //! # Example
 //!
