@@ -15,7 +15,7 @@
 //!
 //! # Recovery
 //! * [`Recovery::Sample`] draws the recovered token from the residual: the tokens whose residual
-//!   is [`LEAST_RESIDUAL`] or more race ([`crate::race`]). A token finishes at its noise times
+//!   is [`MIN_RESIDUAL`] or more race ([`crate::race`]). A token finishes at its noise times
 //!   [`inverse`](crate::exact::sampling::inverse) of its residual. **Only this recovery keeps the
 //!   target's distribution**: the emitted tokens are distributed as the target model's own tokens,
 //!   to 2^-40.
@@ -23,7 +23,7 @@
 //!   equals. This recovery reads less memory and needs no randomness, but it does *not* preserve
 //!   the target distribution.
 //!
-//! Where no residual is large enough ([`LEAST_RESIDUAL`] for [`Recovery::Sample`], above 0 for
+//! Where no residual is large enough ([`MIN_RESIDUAL`] for [`Recovery::Sample`], above 0 for
 //! [`Recovery::Argmax`]), the token with the largest finite target probability is taken, the lowest
 //! index among equals. Where no target probability is finite, token 0 is emitted with flag 1.
 //!
@@ -167,7 +167,7 @@ choice! {
 
 /// The least residual with which a token can be recovered, 2^-40. Smaller residuals are far below
 /// the rounding errors of probabilities.
-pub const LEAST_RESIDUAL: f32 = 1.0 / 1_099_511_627_776.0;
+pub const MIN_RESIDUAL: f32 = 1.0 / 1_099_511_627_776.0;
 
 operator! {
     /// Verifies draft tokens against the target model (Leviathan et al., 2023).
