@@ -127,7 +127,8 @@ operator! {
         optional block_limits: out [I32] "[capacity / block_size]",
         /// Blocks of `sorted_ids` that belong to a run.
         optional num_blocks: out [I32] "[1]",
-        /// Bits of bad data, OR-ed into what is there: 2 an expert out of range.
+        /// Bits for bad data, OR-ed into the previous value; only the caller clears them. 2: an
+        /// expert is out of range; its pick was dropped.
         optional flags: inout [U32] "[1]",
     }
 }

@@ -133,7 +133,8 @@ operator! {
         required seq_lens_decoder: in [I32] "[batch] or [batch, 1]",
         /// The largest number of tokens to generate over all steps; no draft passes it.
         required max_dec_len: in [I64, I32] as input_ids_len "[batch] or [batch, 1]",
-        /// Bits for bad data, OR-ed into the word's previous value: 4 a bad length or step.
+        /// Bits for bad data, OR-ed into the previous value; only the caller clears them. 4: a
+        /// length or a step is out of range, or drafts would leave their row; it was cut.
         optional flags: inout [U32] "[1]",
     }
 }

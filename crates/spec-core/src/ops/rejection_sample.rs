@@ -174,7 +174,9 @@ operator! {
     pub struct RejectionSample = "rejection_sample";
 
     options {
-        /// The largest number of drafts of a request; a request with more is cut to it.
+        /// The largest number of drafts of a request. A request with more is cut to it. If all the
+        /// drafts that are left are accepted, the bonus token follows, which was drawn for the
+        /// position behind the drafts that were cut away. So draft no more than `max_spec_len`.
         required max_spec_len: usize,
         /// When a draft token is accepted. Requests that `greedy` marks follow the target's argmax
         /// instead.
@@ -231,9 +233,11 @@ operator! {
         required recovered_counts: out [I32] "[batch]",
         /// 1 where the bonus token was emitted, else 0; 1 at a first step without drafts.
         required bonus_counts: out [I32] "[batch]",
-        /// Bits for bad data, OR-ed into the word's previous value: 1 a number that is not finite,
-        /// 2 a token outside the vocabulary, 4 bad offsets or too many drafts. Only the caller
-        /// clears them.
+        /// Bits for bad data, OR-ed into the previous value; only the caller clears them. 1: a
+        /// probability or a uniform sample is not finite; the draft is rejected. 2: a draft is
+        /// outside the vocabulary and is rejected, or a bonus token is, and token 0 is emitted. 4:
+        /// offsets descend or leave the drafts, or a request has more than `max_spec_len` drafts
+        /// and was cut.
         optional flags: inout [U32] "[1]",
     }
 }
