@@ -20,7 +20,8 @@ use spec::ops::{
 };
 use spec::stream::Kind;
 use spec::{
-    Buffer, DType, Descriptor, Device, Handle, Result, Stream, TensorDesc, Timed, Timing, timing,
+    Backend, Buffer, DType, Descriptor, Device, Handle, Result, Stream, TensorDesc, Timed, Timing,
+    timing,
 };
 use spec_conformance::Failure;
 
