@@ -8,6 +8,7 @@ use spec_conformance::Subject;
 use spec_conformance::plain::Plain;
 use spec_core::ops::MoeAlign;
 use spec_core::options::{Kind, OptionInfo, Value};
+use spec_core::shape::{Operation, Shapes, Size};
 use spec_core::{
     Argument, DType, Descriptor, Error, ErrorKind, Signature, Source, Status, Supports, TensorDesc,
     View, ViewMut, bf16, f16,
@@ -41,7 +42,8 @@ where
     let operator: O = make(bytes)?;
     let names = names(&operator, bytes)?;
     let preferred = [*bytes.choose(&INTEGERS)?, *bytes.choose(&FLOATS)?];
-    let mut describer = Describer { names, preferred, bytes, made: Vec::new() };
+    let (arguments, shapes) = (O::ARGUMENTS, O::shapes());
+    let mut describer = Describer { arguments, shapes, names, preferred, bytes, made: Vec::new() };
     let Ok(tensors) = O::tensors_from(&mut describer).inspect_err(refused) else { return Ok(()) };
     let made = describer.made;
     let created = Descriptor::create(cpu, &operator, &tensors).inspect_err(refused);
@@ -114,6 +116,8 @@ const ALL: [DType; 10] = [
 
 /// Describes arguments as their contract has them, but for one now and then.
 struct Describer<'a, 'b> {
+    arguments: &'static [Argument],
+    shapes: &'static Shapes,
     /// What dimensions are called: the same number wherever one occurs.
     names: Vec<(&'static str, usize)>,
     /// Types that arguments have in common, where they may.
@@ -144,11 +148,12 @@ impl Describer<'_, '_> {
             _ => *self.bytes.choose(argument.dtypes)?,
         };
         // `[batch] or [batch, 1]`
-        let forms: Vec<&'static str> = argument.shape.split(" or ").collect();
-        let form = self.bytes.choose(&forms)?.trim_matches(['[', ']']);
+        let place = self.arguments.iter().position(|known| known.name == argument.name);
+        let forms = &self.shapes.arguments()[place.unwrap_or_default()].forms;
+        let form = self.bytes.choose(forms)?;
         let mut shape = Vec::new();
-        for dimension in form.split(", ") {
-            let extent = self.extent(dimension)?;
+        for size in &form.sizes {
+            let extent = self.extent(size)?;
             shape.push(if self.odd() { number(self.bytes)? } else { extent });
         }
         if self.odd() {
@@ -173,29 +178,25 @@ impl Describer<'_, '_> {
         })
     }
 
-    /// A dimension's words as a number: names and numbers with `+`, `*` and `/`
-    /// between them, from left to right; `ceil` of a quotient.
-    fn extent(&mut self, words: &'static str) -> Taken<usize> {
-        let quotient = words.strip_prefix("ceil(").and_then(|words| words.strip_suffix(')'));
-        let mut parts = quotient.unwrap_or(words).split(' ');
-        let mut value = self.named(parts.next().unwrap_or_default())?;
-        while let (Some(operator), Some(word)) = (parts.next(), parts.next()) {
-            let other = self.named(word)?;
-            value = match operator {
-                "+" => value.saturating_add(other),
-                "*" => value.saturating_mul(other),
-                _ if quotient.is_some() => value.div_ceil(other.max(1)),
-                _ => value / other.max(1),
-            };
-        }
-        Ok(value)
+    /// A size as a number.
+    fn extent(&mut self, size: &Size) -> Taken<usize> {
+        let (operation, sides) = match size {
+            Size::Number(number) => return Ok(*number),
+            Size::Name(place) => return self.named(self.shapes.names()[*place]),
+            Size::Binary(operation, sides) => (operation, sides),
+            other => panic!("no {other:?} is known here"),
+        };
+        let (a, b) = (self.extent(&sides[0])?, self.extent(&sides[1])?);
+        Ok(match operation {
+            Operation::Add => a.saturating_add(b),
+            Operation::Subtract => a.saturating_sub(b),
+            Operation::Multiply => a.saturating_mul(b),
+            Operation::Divide => a / b.max(1),
+            Operation::DivideUp => a.div_ceil(b.max(1)),
+        })
     }
 
     fn named(&mut self, word: &'static str) -> Taken<usize> {
-        let word = word.trim_matches(['(', ')']);
-        if let Ok(number) = word.parse() {
-            return Ok(number);
-        }
         if let Some((_, value)) = self.names.iter().find(|(name, _)| *name == word) {
             return Ok(*value);
         }

@@ -1,13 +1,13 @@
-//! A table of bad calls for every operator, with the status that each call must get. The
-//! status is the same from every backend, because one place checks all calls.
+//! Bad calls and the status that each must get, where a declaration cannot say that they are bad:
+//! `spoiled` has the calls that declarations forbid. The status is the same from every backend,
+//! because one place checks all calls.
 
-mod drafting;
-mod sampling;
 mod spoiled;
 
-use spec::ops::topk_router::{Masked, preset};
+use spec::ops::rejection_sample::{Acceptance, Recovery};
+use spec::ops::topk_router::Masked;
 use spec::ops::*;
-use spec::{DType, Handle, Operator, Portable, Result, Status, TensorDesc};
+use spec::{DType, Handle, Operator, Portable, Result, Shape, Status, TensorDesc};
 
 /// A bad call: the argument that the error must name, the status, and the change that
 /// turns a good call into the bad call.
@@ -38,109 +38,60 @@ const F32: DType = DType::F32;
 const I32: DType = DType::I32;
 const I64: DType = DType::I64;
 
+/// The descriptor of an optional argument.
+fn some<const R: usize>(dtype: DType, shape: [usize; R]) -> Option<TensorDesc>
+where
+    [usize; R]: Shape,
+{
+    Some(TensorDesc::new(dtype, shape))
+}
+
 #[test]
 fn topk_router() {
-    use Status::{BadParam, BadTensorShape, NullPointer};
-    let model = preset::DEEPSEEK_V3;
-    let params = model.router().shared_experts(1).physical_experts(Some(288));
-    let mut tensors = model.tensors(F32, 5);
-    (tensors.weights, tensors.indices) =
-        (TensorDesc::new(F32, [5, 9]), TensorDesc::new(I32, [5, 9]));
-    tensors.num_tokens = Some(TensorDesc::new(I32, [1]));
-    tensors.replicas = Some(TensorDesc::new(I32, [256, 3]));
-    tensors.replica_counts = Some(TensorDesc::new(I32, [256]));
-    tensors.load = Some(TensorDesc::new(I32, [288]));
-    tensors.chosen = Some(TensorDesc::new(I32, [5, 8]));
-    tensors.logical = Some(TensorDesc::new(I32, [5, 9]));
-    tensors.flags = Some(TensorDesc::new(DType::U32, [1]));
+    use Status::{BadParam, BadTensorShape};
+    let params = TopkRouter::new(8).groups(8).topk_groups(4);
+    let tensors = params.tensors(F32, 5, 256, None);
     check(
         &params,
         &tensors,
         &[
-            ("shared_experts", BadParam, |p, _| p.shared_experts = 65),
-            ("shared_experts", BadParam, |p, _| p.shared_experts = usize::MAX),
-            ("shared_weight", BadParam, |p, _| p.shared_weight = f32::INFINITY),
-            ("weights", BadTensorShape, |p, _| p.shared_experts = 2),
-            ("physical_experts", BadParam, |p, _| p.physical_experts = None),
-            ("physical_experts", BadParam, |p, _| p.physical_experts = Some(0)),
-            ("physical_experts", BadParam, |p, _| p.physical_experts = Some(1 << 31)),
-            ("replica_counts", NullPointer, |p, t| {
-                (p.physical_experts, t.replica_counts) = (None, None);
-            }),
-            ("replicas", NullPointer, |p, t| {
-                (p.physical_experts, t.replicas) = (None, None);
-            }),
-            ("replicas", NullPointer, |_, t| t.replicas = None),
-            ("replicas", BadTensorShape, |_, t| {
-                t.replicas = Some(TensorDesc::new(I32, [256, 0]));
-            }),
-            ("replica_counts", NullPointer, |_, t| t.replica_counts = None),
-            ("load", BadTensorShape, |p, _| p.physical_experts = Some(287)),
-            ("x", BadTensorShape, |_, t| t.x = TensorDesc::new(F32, [5, 0])),
-            ("x", BadTensorShape, |_, t| t.x = TensorDesc::new(F32, [5, 4097])),
             ("x", BadTensorShape, |_, t| t.x = TensorDesc::new(F32, [usize::MAX / 256, 256])),
-            ("groups", BadParam, |p, _| p.groups = 0),
             ("groups", BadParam, |p, _| p.groups = 7),
-            ("topk_groups", BadParam, |p, _| p.topk_groups = 0),
-            ("topk_groups", BadParam, |p, _| p.topk_groups = 9),
-            ("topk", BadParam, |p, _| p.topk = 0),
-            ("topk", BadParam, |p, _| p.topk = 65),
             ("topk", BadParam, |p, _| {
                 (p.masked, p.groups, p.topk_groups) = (Masked::Excluded, 64, 1);
             }),
-            ("scale", BadParam, |p, _| p.scale = f32::NAN),
         ],
     );
 }
 
 #[test]
 fn deduplicate_topk() {
-    use Status::{BadParam, BadTensorShape};
     let params = DeduplicateTopk::new().mtp_step(2);
-    let mut tensors = params.tensors(3, 10);
-    tensors.counts = Some(TensorDesc::new(I32, [3]));
-    tensors.inverse = Some(TensorDesc::new(I32, [6, 10]));
     check(
         &params,
-        &tensors,
-        &[
-            ("mtp_step", BadParam, |p, _| p.mtp_step = 0),
-            ("inverse", BadTensorShape, |_, t| t.inverse = Some(TensorDesc::new(I32, [3, 20]))),
-            ("indices", BadTensorShape, |p, _| p.mtp_step = 4),
-            ("indices", BadTensorShape, |_, t| t.indices = TensorDesc::new(I32, [2, 1 << 31])),
-            ("unique", BadTensorShape, |_, t| t.unique = TensorDesc::new(I32, [3, 19])),
-        ],
+        &params.tensors(3, 10),
+        &[("indices", Status::BadTensorShape, |_, t| {
+            t.indices = TensorDesc::new(I32, [2, 1 << 31]);
+        })],
     );
 }
 
 #[test]
 fn moe_align() {
-    use Status::{BadParam, BadTensorShape};
+    use Status::BadTensorShape;
     let params = MoeAlign::new(16, 8).local_experts(4);
     let mut tensors = params.tensors(I32, 10, 2);
-    tensors.expert_map = Some(TensorDesc::new(I32, [16]));
-    let capacity = 20 + 4 * 7;
+    tensors.expert_map = some(I32, [16]);
     check(
         &params,
         &tensors,
         &[
-            ("experts", BadParam, |p, _| p.experts = 0),
-            ("experts", BadParam, |p, _| p.experts = 4097),
-            ("local_experts", BadParam, |p, _| p.local_experts = 17),
-            ("local_experts", BadParam, |_, t| t.expert_map = None),
-            ("block_size", BadParam, |p, _| p.block_size = 0),
             ("topk_ids", BadTensorShape, |_, t| t.topk_ids = TensorDesc::new(I32, [1 << 30, 2])),
             ("topk_ids", BadTensorShape, |p, _| p.block_size = 1 << 30),
             ("topk_ids", BadTensorShape, |p, _| p.block_size = usize::MAX),
         ],
     );
-    assert_eq!(params.capacity(20), Some(capacity));
-}
-
-#[test]
-fn unique() {
-    let tensors = Unique::new().tensors(DType::U64, 100);
-    check(&Unique::new(), &tensors, &[]);
+    assert_eq!(params.capacity(20), Some(20 + 4 * 7));
 }
 
 /// An i32 numbers 2^31 - 1 keys and no more.
@@ -236,103 +187,253 @@ fn device_names() {
 
 #[test]
 fn indexer_topk() {
-    use Status::{BadParam, BadTensorShape, NullPointer};
-    let params = IndexerTopk::new(16).block_size(64);
-    let mut tensors = params.tensors(F32, 3, 100);
-    tensors.lengths = Some(TensorDesc::new(I32, [3]));
-    tensors.starts = Some(TensorDesc::new(I64, [3]));
-    tensors.values = Some(TensorDesc::new(F32, [3, 16]));
-    tensors.block_table = Some(TensorDesc::new(I32, [5, 2]));
-    tensors.requests = Some(TensorDesc::new(I32, [3]));
-    tensors.slots = Some(TensorDesc::new(I32, [3, 16]));
+    use Status::BadParam;
+    let params = IndexerTopk::new(16);
     check(
         &params,
-        &tensors,
+        &params.tensors(F32, 3, 100),
         &[
-            ("k", BadParam, |p, _| p.k = 0),
-            ("k", BadParam, |p, _| p.k = 4097),
-            ("pool", BadParam, |p, _| p.pool = 0),
             ("pool", BadParam, |p, _| p.pool = 12),
-            ("pool", BadParam, |p, _| p.pool = 2048),
-            ("forced_first", BadParam, |p, _| p.forced_first = 17),
             ("forced_last", BadParam, |p, _| (p.forced_first, p.forced_last) = (16, 1)),
-            ("forced_last", BadParam, |p, _| p.forced_last = usize::MAX),
-            ("candidate_block", BadParam, |p, _| p.candidate_block = 0),
-            ("candidate_block", BadParam, |p, _| p.candidate_block = 1025),
-            ("starts", BadParam, |p, t| {
-                (p.candidate_block, t.candidates) = (4, Some(TensorDesc::new(I32, [3, 25])));
-            }),
-            ("block_size", BadParam, |p, _| p.block_size = 0),
-            ("block_size", BadParam, |p, _| p.block_size = 1 << 31),
-            ("scores", BadTensorShape, |_, t| t.scores = TensorDesc::new(F32, [3, 1 << 31])),
-            ("block_table", NullPointer, |_, t| t.block_table = None),
-            ("block_table", NullPointer, |_, t| (t.block_table, t.requests) = (None, None)),
-            // Without `requests`, a table belongs to each row.
-            ("block_table", BadTensorShape, |_, t| t.requests = None),
-            ("requests", BadTensorShape, |_, t| t.requests = Some(TensorDesc::new(I32, [5]))),
-        ],
-    );
-    let params = IndexerTopk::new(16).candidate_block(4);
-    let tensors = params.tensors(F32, 3, 100).candidates(TensorDesc::new(I32, [3, 25]));
-    check(
-        &params,
-        &tensors,
-        &[
-            ("pool", BadParam, |p, _| p.pool = 2),
-            ("forced_first", BadParam, |p, _| p.forced_first = 1),
-            ("forced_last", BadParam, |p, _| p.forced_last = 1),
-            ("candidates", BadTensorShape, |p, _| p.candidate_block = 5),
-            ("candidates", BadTensorShape, |_, t| {
-                t.candidates = Some(TensorDesc::new(I32, [3, 26]));
-            }),
-            ("candidates", BadTensorShape, |_, t| {
-                t.candidates = Some(TensorDesc::new(I32, [2, 25]));
-            }),
         ],
     );
 }
 
 #[test]
 fn hot_slots() {
-    use Status::{BadParam, BadTensorShape, NullPointer};
-    let params = HotSlots::new().block_size(4).page_size(16).tail(2);
+    let params = HotSlots::new();
     let mut tensors = params.tensors(3, 10, 20);
-    let per_row = Some(TensorDesc::new(I32, [3]));
-    let table = TensorDesc::new(I32, [5, 20]);
-    (tensors.requests, tensors.resident, tensors.used) = (per_row, table, table);
-    (tensors.reset, tensors.tail_starts) = (per_row, Some(TensorDesc::new(I64, [3])));
-    tensors.step = TensorDesc::new(I64, [3]);
-    tensors.block_table = Some(TensorDesc::new(I32, [5, 6]));
-    tensors.pages = Some(TensorDesc::new(I32, [5, 7]));
-    tensors.flags = Some(TensorDesc::new(DType::U32, [1]));
+    // Tail starts without a tail are allowed, and so is a table of blocks without pages.
+    (tensors.tail_starts, tensors.block_table) = (some(I64, [3]), some(I32, [3, 6]));
+    check(
+        &params,
+        &tensors,
+        &[("step", Status::BadTensorShape, |_, t| t.step = TensorDesc::new(I32, [2]))],
+    );
+}
+
+#[test]
+fn draft_tree() {
+    use Status::BadTensorStrides;
+    let params = DraftTree::new();
+    let mut tensors = params.tensors(I32, 4, 10, 40);
+    let masks = |strides| Some(TensorDesc::with_strides(I32, [4, 41, 2], strides));
+    // Rows of masks may lie apart in both dimensions.
+    tensors.masks = masks([300, 7, 1]);
+    // Words that lie apart, nodes that overlap, and requests that do.
+    for strides in [[300, 7, 2], [300, 1, 1], [281, 7, 1]] {
+        let error = params.plan(&tensors.masks(masks(strides).unwrap())).unwrap_err();
+        assert_eq!(error.status(), BadTensorStrides, "{error}");
+    }
+    assert!(params.plan(&tensors).is_ok());
+    // More nodes than an i32 counts.
+    let error = params.plan(&params.tensors(I32, 1 << 24, 0, 127)).unwrap_err();
+    assert_eq!(error.status(), Status::BadTensorShape);
+    assert!(error.to_string().contains("batch * (n + 1) at most 2147483647"), "{error}");
+}
+
+#[test]
+fn rejection_sample() {
+    use Status::{BadTensorShape, NullPointer};
+    let params = RejectionSample::argmax(4);
+    let tensors = params.tensors(3, 7, 100);
     check(
         &params,
         &tensors,
         &[
-            ("block_size", BadParam, |p, _| p.block_size = 0),
-            ("block_size", BadParam, |p, _| p.block_size = 1 << 31),
-            ("page_size", BadParam, |p, _| p.page_size = 0),
-            ("page_size", BadParam, |p, _| p.page_size = usize::MAX),
-            ("null_page", BadParam, |p, _| p.null_page = -2),
-            ("tail", BadParam, |p, _| p.tail = 1025),
-            ("tail_starts", NullPointer, |_, t| t.tail_starts = None),
-            ("block_table", NullPointer, |_, t| t.block_table = None),
-            ("wanted", BadTensorShape, |_, t| t.wanted = TensorDesc::new(I32, [3, 65_537])),
-            // Without `requests`, each row has a row of the state.
-            ("resident", BadTensorShape, |_, t| t.requests = None),
-            ("resident", BadTensorShape, |_, t| t.resident = TensorDesc::new(I32, [5, 65_537])),
-            ("used", BadTensorShape, |_, t| t.used = TensorDesc::new(I32, [5, 19])),
-            ("step", BadTensorShape, |_, t| t.step = TensorDesc::new(I32, [2])),
-            ("block_table", BadTensorShape, |_, t| {
-                t.block_table = Some(TensorDesc::new(I32, [3, 6]));
+            ("target_probs", BadTensorShape, |p, t| {
+                p.recovery = Recovery::Sample;
+                t.target_probs = TensorDesc::new(F32, [7, 1 << 24]);
             }),
-            ("fetch_slots", BadTensorShape, |_, t| t.fetch_slots = TensorDesc::new(I32, [3, 9])),
+            ("seeds", NullPointer, |_, t| t.seeds = None),
+            ("seeds", NullPointer, |p, t| {
+                p.recovery = Recovery::Sample;
+                t.uniform_samples = some(F32, [7]);
+                (t.seeds, t.positions) = (None, None);
+            }),
+            ("positions", NullPointer, |_, t| t.positions = None),
         ],
     );
-    // Tail starts without a tail are allowed, and so is a table of blocks without pages.
+    // Greedy acceptance needs no seeds, because it draws nothing.
+    let greedy = params.acceptance(Acceptance::Greedy);
     for handle in crate::common::handles() {
         let mut tensors = tensors;
-        tensors.pages = None;
-        assert!(handle.create(&params.tail(0), &tensors).is_ok());
+        (tensors.seeds, tensors.positions) = (None, None);
+        assert!(handle.create(&greedy, &tensors).is_ok());
     }
+}
+
+#[test]
+fn tree_verify() {
+    use Status::BadTensorShape;
+    let params = TreeVerify::new(3);
+    check(
+        &params,
+        &params.tensors(4, 8),
+        &[
+            ("draft_tokens", BadTensorShape, |_, t| t.draft_tokens = TensorDesc::new(I64, [32])),
+            ("target_tokens", BadTensorShape, |_, t| t.row_offsets = some(I32, [5])),
+        ],
+    );
+    check(
+        &params,
+        &params.packed_tensors(4, 20),
+        &[
+            ("draft_tokens", BadTensorShape, |_, t| t.row_offsets = None),
+            ("row_offsets", BadTensorShape, |_, t| t.row_offsets = some(I32, [0])),
+            // Packed drafts are chains.
+            ("draft_tokens", BadTensorShape, |_, t| {
+                t.first_child = some(I32, [4, 5]);
+                t.next_sibling = t.first_child;
+            }),
+        ],
+    );
+}
+
+#[test]
+fn adjust_logits() {
+    use Status::BadTensorShape;
+    let params = AdjustLogits::new();
+    let mut tensors = params.tensors(F32, 4, 100, 4, 50);
+    (tensors.bad_offsets, tensors.word_offsets) = (some(I32, [5]), some(I32, [8]));
+    tensors.word_tokens = some(I32, [20]);
+    check(
+        &params,
+        &tensors,
+        &[
+            ("word_offsets", BadTensorShape, |_, t| t.word_offsets = some(I32, [0])),
+            ("word_offsets", BadTensorShape, |_, t| t.word_offsets = some(I32, [(1 << 31) + 1])),
+            ("logits", BadTensorShape, |p, _| p.first_token = i32::MAX - 99),
+        ],
+    );
+}
+
+/// A rank's columns of rows whose largest logits are known.
+#[test]
+fn sample_logits_of_shards() {
+    use Status::{BadParam, BadTensorShape};
+    let params = SampleLogits::default().first_token(40);
+    let mut tensors = params.tensors_of(5, 3, 100);
+    tensors.mask = some(I32, [5, 5]);
+    tensors.maxima = some(F32, [5]);
+    check(
+        &params,
+        &tensors,
+        &[
+            ("logits", BadTensorShape, |p, _| p.first_token = (1 << 24) - 99),
+            // The bits of tokens 128 to 139 are missing.
+            ("mask", BadTensorShape, |_, t| t.mask = some(I32, [5, 4])),
+            ("tokens", BadParam, |_, t| t.tokens = TensorDesc::new(I32, [5, 2])),
+        ],
+    );
+}
+
+/// Candidates of several ranks.
+#[test]
+fn sample_logits_of_candidates() {
+    use Status::{BadParam, BadTensorShape};
+    let params = SampleLogits::default();
+    let mut tensors = params.tensors_of(5, 3, 100);
+    tensors.token_ids = some(I64, [5, 100]);
+    // A token behind the mask's words is not allowed, so a mask may have any number of words.
+    tensors.mask = some(I32, [5, 1]);
+    tensors.winners = some(DType::U64, [5]);
+    check(
+        &params,
+        &tensors,
+        &[
+            ("token_ids", BadTensorShape, |_, t| t.token_ids = some(I32, [99])),
+            ("token_ids", BadTensorShape, |_, t| t.token_ids = some(I32, [5, 101])),
+            ("winners", BadParam, |_, t| t.tokens = TensorDesc::new(I32, [5, 2])),
+            ("mask", BadTensorShape, |_, t| t.token_ids = None),
+        ],
+    );
+}
+
+/// A call for the largest logits alone, and calls that draw.
+#[test]
+fn sample_logits() {
+    use Status::BadTensorShape;
+    let params = SampleLogits::default();
+    let mut tensors = params.tensors(5, 100);
+    tensors.logprobs = some(F32, [5]);
+    check(
+        &params,
+        &tensors,
+        &[
+            ("tokens", BadTensorShape, |_, t| {
+                (t.tokens, t.logprobs) = (TensorDesc::new(I32, [5, 0]), None);
+            }),
+            ("logprobs", BadTensorShape, |_, t| t.logprobs = some(F32, [5, 1])),
+            ("logprobs", BadTensorShape, |_, t| t.tokens = TensorDesc::new(I32, [5, 1])),
+        ],
+    );
+    (tensors.tokens, tensors.logprobs) = (TensorDesc::new(I32, [5, 0]), None);
+    tensors.largest = some(F32, [5]);
+    check(
+        &params,
+        &tensors,
+        &[
+            ("tokens", BadTensorShape, |_, t| t.tokens = TensorDesc::new(I32, [5])),
+            ("tokens", BadTensorShape, |_, t| t.largest = None),
+        ],
+    );
+}
+
+/// A reader of the sentence knows what to change.
+#[test]
+fn sentences_about_shapes_name_the_arguments_that_they_follow() {
+    let sentence = |change: &dyn Fn(&mut sample_logits::Tensors)| {
+        let params = SampleLogits::default();
+        let mut tensors = params.tensors(4, 100);
+        change(&mut tensors);
+        params.plan(&tensors).unwrap_err().to_string()
+    };
+    let flags = sentence(&|t| t.flags = Some(TensorDesc::new(DType::U32, [2])));
+    assert!(flags.starts_with("sample_logits: `flags` is [2], expected [1]: "), "{flags}");
+    let temperature = sentence(&|t| t.temperature = TensorDesc::new(F32, [2]));
+    let words = "`temperature` is [2], expected [4], which is [requests], with requests = rows, \
+                 as `requests` is absent: ";
+    assert!(temperature.contains(words), "{temperature}");
+    let top_k = sentence(&|t| {
+        t.requests = Some(TensorDesc::new(I32, [4]));
+        t.temperature = TensorDesc::new(F32, [2]);
+        t.seeds = TensorDesc::new(DType::U64, [2]);
+        t.top_k = Some(TensorDesc::new(I32, [4]));
+    });
+    assert!(
+        top_k.contains("expected [2], which is [requests], with requests of `temperature`: "),
+        "{top_k}"
+    );
+    let lone = sentence(&|t| t.top_logprobs = Some(TensorDesc::new(F32, [4, 2])));
+    assert!(lone.contains("`top_tokens` is absent, expected present, "), "{lone}");
+    let of_rows = sentence(&|t| t.row_flags = Some(TensorDesc::new(DType::U32, [3])));
+    assert!(
+        of_rows.contains("expected [4], which is [rows], with rows of `logits`: "),
+        "{of_rows}"
+    );
+    let ranks = sentence(&|t| t.ranks = some(I32, [4, 1]));
+    assert!(
+        ranks.contains("expected [4], the shape of `tokens`, with rows of `logits`: "),
+        "{ranks}"
+    );
+    let maxima = sentence(&|t| (t.maxima, t.top_k) = (some(F32, [4]), some(I32, [4])));
+    assert!(
+        maxima.contains("`top_k` is given, expected absent, since `maxima` is given: "),
+        "{maxima}"
+    );
+    let verify = TreeVerify::new(3);
+    let mut packed = verify.packed_tensors(4, 20);
+    packed.row_offsets = None;
+    let packed = verify.plan(&packed).unwrap_err();
+    let words = "`draft_tokens` is [20], expected [batch, nodes], as `row_offsets` is absent: ";
+    assert!(packed.to_string().contains(words), "{packed}");
+    let indexer = IndexerTopk::new(4).candidate_block(3);
+    let tensors = indexer.tensors(F32, 2, 12).candidates(TensorDesc::new(I32, [2, 5]));
+    let candidates = indexer.plan(&tensors).unwrap_err().to_string();
+    assert!(candidates.contains("`candidates` is [2, 5], expected [2, 4], "), "{candidates}");
+    let lookup = PromptLookup::new().min_ngram(9);
+    let patterns = lookup.plan(&lookup.tensors(I32, 1, 9)).unwrap_err().to_string();
+    let words = "`min_ngram` is 9, expected 1 to 5, which is `max_ngram`: ";
+    assert!(patterns.contains(words), "{patterns}");
 }

@@ -82,6 +82,7 @@ pub mod ngram;
 pub mod ops;
 pub mod options;
 pub mod philox;
+pub mod presence;
 pub mod race;
 mod route;
 pub mod segments;

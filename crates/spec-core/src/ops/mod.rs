@@ -18,6 +18,7 @@ pub mod tree_verify;
 pub mod unique;
 
 use crate::options::OptionInfo;
+use crate::presence::Presence;
 use crate::shape::{Shapes, Size};
 use crate::{Argument, Role, Signature};
 
@@ -73,6 +74,8 @@ pub struct Description {
     pub options: &'static [OptionInfo],
     /// The operator's arguments.
     pub arguments: &'static [Argument],
+    /// Which arguments and options need or exclude each other.
+    pub presence: &'static [Presence],
     /// The shapes of the arguments, parsed.
     pub shapes: fn() -> &'static Shapes,
 }
@@ -88,12 +91,11 @@ impl Description {
             let name = shapes.names()[place];
             !self.options.iter().any(|option| option.name == name)
                 && !shapes.rules().iter().any(|rule| rule.place == place && rule.value.is_some())
-                && !inputs()
-                    .any(|(all, _)| all.iter().flatten().any(|size| size.names().contains(&place)))
+                && !inputs().any(|(all, _)| all.sizes().any(|size| size.names().contains(&place)))
         };
         let outputs = shapes.arguments().iter().zip(self.arguments).filter(|(_, of)| !is_read(of));
         let mut found = Vec::new();
-        let places = outputs.flat_map(|(all, _)| all.iter().flatten()).flat_map(Size::names);
+        let places = outputs.flat_map(|(all, _)| all.sizes()).flat_map(Size::names);
         for place in places.filter(|&place| is_extent(place)) {
             if !found.contains(&shapes.names()[place]) {
                 found.push(shapes.names()[place]);
@@ -115,6 +117,7 @@ macro_rules! list {
                 doc: <$operator as Signature>::DOC,
                 options: <$operator as Signature>::OPTIONS,
                 arguments: <$operator as Signature>::ARGUMENTS,
+                presence: <$operator as Signature>::PRESENCE,
                 shapes: <$operator as Signature>::shapes,
             }
         ),+];
