@@ -1,97 +1,273 @@
-//! Bad calls and the status that each must get, where a declaration cannot say that they are bad:
-//! `spoiled` has the calls that declarations forbid. The status is the same from every backend,
-//! because one place checks all calls.
+//! Bad calls, the status and the sentence that each must get, where a declaration does not say that
+//! they are bad: `spoiled` has the calls that declarations forbid. The status is the same from every
+//! backend, because one place checks all calls.
 
 mod spoiled;
 
+use Status::{BadParam, BadTensorShape, BadTensorStrides, NullPointer};
 use spec::ops::rejection_sample::{Acceptance, Recovery};
-use spec::ops::topk_router::Masked;
 use spec::ops::*;
 use spec::{DType, Handle, Operator, Portable, Result, Shape, Status, TensorDesc};
 
-/// A bad call: the argument that the error must name, the status, and the change that
-/// turns a good call into the bad call.
-type Row<O> = (&'static str, Status, fn(&mut O, &mut <O as spec::Signature>::Tensors));
-
-fn check<O: Portable>(operator: &O, tensors: &O::Tensors, rows: &[Row<O>]) {
-    crate::common::handles().iter().for_each(|handle| check_on(handle, operator, tensors, rows));
+fn good<O: Portable>(operator: &O, tensors: &O::Tensors) {
+    for handle in crate::common::handles() {
+        handle.create(operator, tensors).map(|_| ()).expect("nothing is bad");
+    }
 }
 
-fn check_on<O: Portable>(handle: &Handle, operator: &O, tensors: &O::Tensors, rows: &[Row<O>]) {
-    handle.create(operator, tensors).map(|_| ()).expect("the call without the mistake is good");
-    for (argument, status, spoil) in rows {
-        let (mut operator, mut tensors) = (operator.clone(), tensors.clone());
-        spoil(&mut operator, &mut tensors);
-        let error = match handle.create(&operator, &tensors) {
-            Ok(_) => panic!("{}: {}: a bad `{argument}` passed", handle.device(), O::NAME),
-            Err(error) => error,
-        };
-        let text = error.to_string();
-        assert_eq!(error.status(), *status, "{text}");
-        let start = format!("{}: `{argument}` is ", O::NAME);
-        assert!(text.starts_with(&start), "`{text}` does not start with `{start}`");
-        assert!(text.contains("expected"), "`{text}` does not say what was expected");
+fn bad<O: Portable>(operator: &O, tensors: &O::Tensors, status: Status, sentence: &str) {
+    for handle in crate::common::handles() {
+        let error = handle.create(operator, tensors).map(|_| ()).expect_err(sentence);
+        let words = format!("{}: {sentence}: ", O::NAME);
+        assert!(error.to_string().starts_with(&words), "`{error}`, expected `{words}`");
+        assert_eq!(error.status(), status, "{error}");
     }
+}
+
+/// The tensors after a change of arguments that have no setter.
+fn with<T>(mut tensors: T, change: impl FnOnce(&mut T)) -> T {
+    change(&mut tensors);
+    tensors
 }
 
 const F32: DType = DType::F32;
 const I32: DType = DType::I32;
 const I64: DType = DType::I64;
 
-/// The descriptor of an optional argument.
-fn some<const R: usize>(dtype: DType, shape: [usize; R]) -> Option<TensorDesc>
+fn i32s<const R: usize>(shape: [usize; R]) -> TensorDesc
 where
     [usize; R]: Shape,
 {
-    Some(TensorDesc::new(dtype, shape))
+    TensorDesc::new(I32, shape)
 }
 
 #[test]
 fn topk_router() {
-    use Status::{BadParam, BadTensorShape};
     let params = TopkRouter::new(8).groups(8).topk_groups(4);
     let tensors = params.tensors(F32, 5, 256, None);
-    check(
-        &params,
-        &tensors,
-        &[
-            ("x", BadTensorShape, |_, t| t.x = TensorDesc::new(F32, [usize::MAX / 256, 256])),
-            ("groups", BadParam, |p, _| p.groups = 7),
-            ("topk", BadParam, |p, _| {
-                (p.masked, p.groups, p.topk_groups) = (Masked::Excluded, 64, 1);
-            }),
-        ],
-    );
+    good(&params, &tensors);
+    let words = "`groups` is 7, expected a divisor of the 256 experts";
+    bad(&params.groups(7), &tensors, BadParam, words);
+    let words = "`topk` is 8, expected at most 4, which can be chosen";
+    bad(&params.groups(64).topk_groups(1), &tensors, BadParam, words);
+    let huge = with(tensors, |t| t.x = TensorDesc::new(F32, [usize::MAX / 256, 256]));
+    let words = "`x` is [72057594037927935, 256], expected a size that memory can hold";
+    bad(&params, &huge, BadTensorShape, words);
 }
 
 #[test]
 fn deduplicate_topk() {
     let params = DeduplicateTopk::new().mtp_step(2);
-    check(
-        &params,
-        &params.tensors(3, 10),
-        &[("indices", Status::BadTensorShape, |_, t| {
-            t.indices = TensorDesc::new(I32, [2, 1 << 31]);
-        })],
-    );
+    let tensors = params.tensors(1, 1 << 31);
+    let words = "`indices` is [2, 2147483648], expected [batch * mtp_step, k], with row = mtp_step \
+                 * k at most 2147483647";
+    bad(&params, &tensors, BadTensorShape, words);
 }
 
 #[test]
 fn moe_align() {
-    use Status::BadTensorShape;
     let params = MoeAlign::new(16, 8).local_experts(4);
-    let mut tensors = params.tensors(I32, 10, 2);
-    tensors.expert_map = some(I32, [16]);
-    check(
-        &params,
-        &tensors,
-        &[
-            ("topk_ids", BadTensorShape, |_, t| t.topk_ids = TensorDesc::new(I32, [1 << 30, 2])),
-            ("topk_ids", BadTensorShape, |p, _| p.block_size = 1 << 30),
-            ("topk_ids", BadTensorShape, |p, _| p.block_size = usize::MAX),
-        ],
-    );
+    let mut tensors = params.tensors(I32, 10, 2).expert_map(i32s([16]));
+    good(&params, &tensors);
     assert_eq!(params.capacity(20), Some(20 + 4 * 7));
+    let words = |shape| {
+        format!(
+            "`topk_ids` is {shape}, expected [tokens, k], with capacity = ceil((tokens * k + \
+             local_experts * (block_size - 1)) / block_size) * block_size at most 2147483647"
+        )
+    };
+    for block_size in [1 << 30, usize::MAX] {
+        let params = with(params, |p| p.block_size = block_size);
+        bad(&params, &tensors, BadTensorShape, &words("[10, 2]"));
+    }
+    tensors.topk_ids = i32s([1 << 30, 2]);
+    bad(&params, &tensors, BadTensorShape, &words("[1073741824, 2]"));
+}
+
+#[test]
+fn indexer_topk() {
+    let params = IndexerTopk::new(16);
+    let tensors = params.tensors(F32, 3, 100);
+    good(&params, &tensors);
+    bad(&params.pool(12), &tensors, BadParam, "`pool` is 12, expected a power of two");
+    let words = "`forced_last` is 2, expected at most 1, k less forced_first";
+    bad(&params.forced_first(15).forced_last(2), &tensors, BadParam, words);
+    let params = params.candidate_block(4);
+    let words = "`candidates` is [3, 26], expected [3, 25], which is [rows, c], with rows of \
+                 `scores`, with c of `scores`";
+    bad(&params, &tensors.candidates(i32s([3, 26])), BadTensorShape, words);
+}
+
+#[test]
+fn hot_slots() {
+    let params = HotSlots::new();
+    let tensors = params.tensors(3, 10, 20);
+    // Tail starts without a tail are allowed, and so is a table of blocks without pages.
+    good(&params, &tensors.tail_starts(i32s([3])).block_table(i32s([3, 6])));
+    let words = "`step` is [2], expected [1], which is [1] or [batch]";
+    bad(&params, &with(tensors, |t| t.step = i32s([2])), BadTensorShape, words);
+}
+
+#[test]
+fn prompt_lookup() {
+    let params = PromptLookup::new();
+    let tensors = params.tensors(I64, 4, 100);
+    good(&params, &tensors);
+    let words = "`min_ngram` is 6, expected 1 to 5, which is `max_ngram`";
+    bad(&params.min_ngram(6), &tensors, BadParam, words);
+}
+
+#[test]
+fn draft_tree() {
+    let params = DraftTree::new();
+    let tensors = params.tensors(I32, 4, 10, 40);
+    let masks = |strides| tensors.masks(TensorDesc::with_strides(I32, [4, 41, 2], strides));
+    // Rows of masks may lie apart in both dimensions.
+    good(&params, &masks([300, 7, 1]));
+    let words = "`masks` is strided [300, 7, 2], expected an innermost stride of 1";
+    bad(&params, &masks([300, 7, 2]), BadTensorStrides, words);
+    // Nodes that overlap, and requests that do.
+    for strides in [[300, 1, 1], [281, 7, 1]] {
+        let words = format!(
+            "`masks` is strided {strides:?}, expected rows that do not overlap, since they are written"
+        );
+        bad(&params, &masks(strides), BadTensorStrides, &words);
+    }
+    // More nodes than an i32 counts.
+    let words = "`drafts` is [16777216, 127], expected [batch, n], with nodes = batch * (n + 1) at \
+                 most 2147483647";
+    bad(&params, &params.tensors(I32, 1 << 24, 0, 127), BadTensorShape, words);
+}
+
+#[test]
+fn rejection_sample() {
+    let params = RejectionSample::argmax(4);
+    let tensors = params.tensors(3, 7, 100);
+    good(&params, &tensors);
+    let without = |change: fn(&mut rejection_sample::Tensors)| with(tensors, change);
+    let words = "`seeds` is absent, expected [batch] u64, since random numbers are drawn";
+    bad(&params, &without(|t| t.seeds = None), NullPointer, words);
+    let sample = params.recovery(Recovery::Sample);
+    let given = without(|t| (t.seeds, t.positions) = (None, None));
+    let given = given.uniform_samples(TensorDesc::new(F32, [7]));
+    bad(&sample, &given, NullPointer, words);
+    let words =
+        "`positions` is absent, expected [batch] i64 or i32, since random numbers are drawn";
+    bad(&params, &without(|t| t.positions = None), NullPointer, words);
+    // Greedy acceptance needs no seeds, because it draws nothing.
+    let none = without(|t| (t.seeds, t.positions) = (None, None));
+    good(&params.acceptance(Acceptance::Greedy), &none);
+    let words = "`target_probs` is [7, 16777216], expected a vocabulary of 1 to 16777215";
+    bad(&sample, &sample.tensors(3, 7, 1 << 24), BadTensorShape, words);
+}
+
+#[test]
+fn tree_verify() {
+    let params = TreeVerify::new(3);
+    let tensors = params.tensors(4, 8);
+    good(&params, &tensors);
+    let words = "`draft_tokens` is [32], expected [batch, nodes], as `row_offsets` is absent";
+    bad(&params, &with(tensors, |t| t.draft_tokens = i32s([32])), BadTensorShape, words);
+    let words = "`target_tokens` is [4, 8], expected [rows], as `row_offsets` is given";
+    bad(&params, &tensors.row_offsets(i32s([5])), BadTensorShape, words);
+    let tensors = params.packed_tensors(4, 20);
+    good(&params, &tensors);
+    let words = "`draft_tokens` is [20], expected [batch, nodes], as `row_offsets` is absent";
+    bad(&params, &with(tensors, |t| t.row_offsets = None), BadTensorShape, words);
+    let words = "`row_offsets` is [0], expected [batch + 1]";
+    bad(&params, &tensors.row_offsets(i32s([0])), BadTensorShape, words);
+    // Packed drafts are chains.
+    let links = tensors.first_child(i32s([4, 5])).next_sibling(i32s([4, 5]));
+    let words = "`draft_tokens` is [20], expected [batch, nodes], as `first_child` is given";
+    bad(&params, &links, BadTensorShape, words);
+}
+
+#[test]
+fn adjust_logits() {
+    let params = AdjustLogits::new();
+    let tensors = params.tensors(F32, 4, 100, 4, 50);
+    let tensors = tensors.bad_offsets(i32s([5])).word_tokens(i32s([20])).word_offsets(i32s([8]));
+    good(&params, &tensors);
+    let words = "`word_offsets` is [0], expected [words + 1]";
+    bad(&params, &tensors.word_offsets(i32s([0])), BadTensorShape, words);
+    let words =
+        "`word_offsets` is [2147483649], expected [words + 1], with words at most 2147483647";
+    bad(&params, &tensors.word_offsets(i32s([(1 << 31) + 1])), BadTensorShape, words);
+    let words = "`logits` is [4, 100], expected [rows, columns], with end = first_token + columns at \
+                 most 2147483647";
+    bad(&params.first_token(i32::MAX - 99), &tensors, BadTensorShape, words);
+}
+
+/// A rank's columns of rows whose largest logits are known.
+#[test]
+fn sample_logits_of_shards() {
+    let params = SampleLogits::default().first_token(40);
+    let tensors = params.tensors(5, 100).mask(i32s([5, 5])).maxima(TensorDesc::new(F32, [5]));
+    good(&params, &tensors);
+    // The bits of tokens 128 to 139 are missing.
+    let words = "`mask` is [5, 4], expected a bit for each token, 5 words per row";
+    bad(&params, &tensors.mask(i32s([5, 4])), BadTensorShape, words);
+    let words = "`tokens` is 2 per row, expected 1 per row with `maxima`";
+    bad(&params, &with(tensors, |t| t.tokens = i32s([5, 2])), BadParam, words);
+    let words = "`top_k` is given, expected absent, since `maxima` is given";
+    bad(&params, &tensors.top_k(i32s([5])), BadParam, words);
+    let words = "`first_token` is 40, expected 0, since `token_ids` is given";
+    bad(&params, &tensors.token_ids(i32s([100])), BadParam, words);
+    let words = "`logits` is [5, 100], expected [rows, vocab], with end = first_token + vocab at most \
+                 16777216";
+    bad(&params.first_token((1 << 24) - 99), &tensors, BadTensorShape, words);
+}
+
+/// Candidates of several ranks.
+#[test]
+fn sample_logits_of_candidates() {
+    let params = SampleLogits::default();
+    // A token behind the mask's words is not allowed, so a mask may have any number of words.
+    let tensors = params.tensors(5, 100).token_ids(i32s([5, 100])).mask(i32s([5, 1]));
+    let tensors = tensors.winners(TensorDesc::new(I64, [5]));
+    good(&params, &tensors);
+    let words = "`token_ids` is [99], expected [100], which is [vocab] or [rows, vocab], with vocab of \
+                 `logits`";
+    bad(&params, &tensors.token_ids(i32s([99])), BadTensorShape, words);
+    let words = "`winners` is given, expected absent where a row draws several tokens";
+    bad(&params, &with(tensors, |t| t.tokens = i32s([5, 2])), BadParam, words);
+    let words = "`mask` is [5, 1], expected a bit for each token, 4 words per row";
+    bad(&params, &with(tensors, |t| t.token_ids = None), BadTensorShape, words);
+}
+
+#[test]
+fn sample_logits() {
+    let params = SampleLogits::default();
+    let tensors = params.tensors(5, 100);
+    let column = with(tensors, |t| t.tokens = i32s([5, 1]));
+    good(&params, &column.ranks(i32s([5, 1])));
+    // A reader of the sentence knows what to change.
+    let words = "`ranks` is [5], expected [5, 1], the shape of `tokens`, with rows of `logits`, with n \
+                 of `tokens`";
+    bad(&params, &column.ranks(i32s([5])), BadTensorShape, words);
+    let words = "`flags` is [2], expected [1]";
+    bad(&params, &tensors.flags(TensorDesc::new(DType::U32, [2])), BadTensorShape, words);
+    let words = "`temperature` is [2], expected [5], which is [requests], with requests = rows, as \
+                 `requests` is absent";
+    let two = with(tensors, |t| t.temperature = TensorDesc::new(F32, [2]));
+    bad(&params, &two, BadTensorShape, words);
+    let words = "`seeds` is [5], expected [2], which is [requests], with requests of `temperature`";
+    bad(&params, &two.requests(i32s([5])), BadTensorShape, words);
+    let words = "`row_flags` is [3], expected [5], which is [rows], with rows of `logits`";
+    bad(&params, &tensors.row_flags(TensorDesc::new(DType::U32, [3])), BadTensorShape, words);
+    let words = "`top_tokens` is absent, expected present, since `top_logprobs` is given";
+    bad(&params, &tensors.top_logprobs(TensorDesc::new(F32, [5, 2])), NullPointer, words);
+    // A call for the largest logits alone draws nothing.
+    let words = |shape: &str| {
+        format!(
+            "`tokens` is {shape}, expected [rows, 0] with `largest`, and 1 to 64 tokens per row without"
+        )
+    };
+    let none = with(tensors, |t| t.tokens = i32s([5, 0]));
+    good(&params, &none.largest(TensorDesc::new(F32, [5])));
+    bad(&params, &none, BadTensorShape, &words("[5, 0]"));
+    let largest = tensors.largest(TensorDesc::new(F32, [5]));
+    bad(&params, &largest, BadTensorShape, &words("[5]"));
 }
 
 /// An i32 numbers 2^31 - 1 keys and no more.
@@ -132,9 +308,9 @@ fn calculate() -> Result<()> {
         assert_eq!(status(run(keys.view(), false, false)), Ok(()));
         assert_eq!(status(run(words.view(), false, false)), Err(Status::BadTensorDtype));
         let few = handle.upload(&[3u64; 9])?;
-        assert_eq!(status(run(few.view(), false, false)), Err(Status::BadTensorShape));
+        assert_eq!(status(run(few.view(), false, false)), Err(BadTensorShape));
         assert_eq!(status(run(keys.view(), true, false)), Err(Status::InsufficientWorkspace));
-        assert_eq!(status(run(keys.view(), false, true)), Err(Status::BadParam));
+        assert_eq!(status(run(keys.view(), false, true)), Err(BadParam));
         if handle.device() != spec::Device::CPU {
             let host = [3u64; 10];
             let result = run((&host).into(), false, false);
@@ -178,262 +354,9 @@ fn refused<O: Portable>(handle: &Handle, operator: &O, tensors: impl Fn(&O) -> O
 fn device_names() {
     for bad in ["", "gpu", "cuda:", "cuda:x", "cpu:1", "auto:0", "cuda:-1", "cuda: 0", "CPU"] {
         let error = bad.parse::<Handle>().expect_err(bad);
-        let known = [Status::BadParam, Status::DeviceNotFound].contains(&error.status());
+        let known = [BadParam, Status::DeviceNotFound].contains(&error.status());
         assert!(known, "{bad}: {error}");
     }
     assert!("cuda:9999".parse::<Handle>().is_err());
     assert_eq!("cpu".parse::<Handle>().map(|h| h.device().to_string()), Ok("cpu".to_owned()));
-}
-
-#[test]
-fn indexer_topk() {
-    use Status::BadParam;
-    let params = IndexerTopk::new(16);
-    check(
-        &params,
-        &params.tensors(F32, 3, 100),
-        &[
-            ("pool", BadParam, |p, _| p.pool = 12),
-            ("forced_last", BadParam, |p, _| (p.forced_first, p.forced_last) = (16, 1)),
-        ],
-    );
-}
-
-#[test]
-fn hot_slots() {
-    let params = HotSlots::new();
-    let mut tensors = params.tensors(3, 10, 20);
-    // Tail starts without a tail are allowed, and so is a table of blocks without pages.
-    (tensors.tail_starts, tensors.block_table) = (some(I64, [3]), some(I32, [3, 6]));
-    check(
-        &params,
-        &tensors,
-        &[("step", Status::BadTensorShape, |_, t| t.step = TensorDesc::new(I32, [2]))],
-    );
-}
-
-#[test]
-fn draft_tree() {
-    use Status::BadTensorStrides;
-    let params = DraftTree::new();
-    let mut tensors = params.tensors(I32, 4, 10, 40);
-    let masks = |strides| Some(TensorDesc::with_strides(I32, [4, 41, 2], strides));
-    // Rows of masks may lie apart in both dimensions.
-    tensors.masks = masks([300, 7, 1]);
-    // Words that lie apart, nodes that overlap, and requests that do.
-    for strides in [[300, 7, 2], [300, 1, 1], [281, 7, 1]] {
-        let error = params.plan(&tensors.masks(masks(strides).unwrap())).unwrap_err();
-        assert_eq!(error.status(), BadTensorStrides, "{error}");
-    }
-    assert!(params.plan(&tensors).is_ok());
-    // More nodes than an i32 counts.
-    let error = params.plan(&params.tensors(I32, 1 << 24, 0, 127)).unwrap_err();
-    assert_eq!(error.status(), Status::BadTensorShape);
-    assert!(error.to_string().contains("batch * (n + 1) at most 2147483647"), "{error}");
-}
-
-#[test]
-fn rejection_sample() {
-    use Status::{BadTensorShape, NullPointer};
-    let params = RejectionSample::argmax(4);
-    let tensors = params.tensors(3, 7, 100);
-    check(
-        &params,
-        &tensors,
-        &[
-            ("target_probs", BadTensorShape, |p, t| {
-                p.recovery = Recovery::Sample;
-                t.target_probs = TensorDesc::new(F32, [7, 1 << 24]);
-            }),
-            ("seeds", NullPointer, |_, t| t.seeds = None),
-            ("seeds", NullPointer, |p, t| {
-                p.recovery = Recovery::Sample;
-                t.uniform_samples = some(F32, [7]);
-                (t.seeds, t.positions) = (None, None);
-            }),
-            ("positions", NullPointer, |_, t| t.positions = None),
-        ],
-    );
-    // Greedy acceptance needs no seeds, because it draws nothing.
-    let greedy = params.acceptance(Acceptance::Greedy);
-    for handle in crate::common::handles() {
-        let mut tensors = tensors;
-        (tensors.seeds, tensors.positions) = (None, None);
-        assert!(handle.create(&greedy, &tensors).is_ok());
-    }
-}
-
-#[test]
-fn tree_verify() {
-    use Status::BadTensorShape;
-    let params = TreeVerify::new(3);
-    check(
-        &params,
-        &params.tensors(4, 8),
-        &[
-            ("draft_tokens", BadTensorShape, |_, t| t.draft_tokens = TensorDesc::new(I64, [32])),
-            ("target_tokens", BadTensorShape, |_, t| t.row_offsets = some(I32, [5])),
-        ],
-    );
-    check(
-        &params,
-        &params.packed_tensors(4, 20),
-        &[
-            ("draft_tokens", BadTensorShape, |_, t| t.row_offsets = None),
-            ("row_offsets", BadTensorShape, |_, t| t.row_offsets = some(I32, [0])),
-            // Packed drafts are chains.
-            ("draft_tokens", BadTensorShape, |_, t| {
-                t.first_child = some(I32, [4, 5]);
-                t.next_sibling = t.first_child;
-            }),
-        ],
-    );
-}
-
-#[test]
-fn adjust_logits() {
-    use Status::BadTensorShape;
-    let params = AdjustLogits::new();
-    let mut tensors = params.tensors(F32, 4, 100, 4, 50);
-    (tensors.bad_offsets, tensors.word_offsets) = (some(I32, [5]), some(I32, [8]));
-    tensors.word_tokens = some(I32, [20]);
-    check(
-        &params,
-        &tensors,
-        &[
-            ("word_offsets", BadTensorShape, |_, t| t.word_offsets = some(I32, [0])),
-            ("word_offsets", BadTensorShape, |_, t| t.word_offsets = some(I32, [(1 << 31) + 1])),
-            ("logits", BadTensorShape, |p, _| p.first_token = i32::MAX - 99),
-        ],
-    );
-}
-
-/// A rank's columns of rows whose largest logits are known.
-#[test]
-fn sample_logits_of_shards() {
-    use Status::{BadParam, BadTensorShape};
-    let params = SampleLogits::default().first_token(40);
-    let mut tensors = params.tensors_of(5, 3, 100);
-    tensors.mask = some(I32, [5, 5]);
-    tensors.maxima = some(F32, [5]);
-    check(
-        &params,
-        &tensors,
-        &[
-            ("logits", BadTensorShape, |p, _| p.first_token = (1 << 24) - 99),
-            // The bits of tokens 128 to 139 are missing.
-            ("mask", BadTensorShape, |_, t| t.mask = some(I32, [5, 4])),
-            ("tokens", BadParam, |_, t| t.tokens = TensorDesc::new(I32, [5, 2])),
-        ],
-    );
-}
-
-/// Candidates of several ranks.
-#[test]
-fn sample_logits_of_candidates() {
-    use Status::{BadParam, BadTensorShape};
-    let params = SampleLogits::default();
-    let mut tensors = params.tensors_of(5, 3, 100);
-    tensors.token_ids = some(I64, [5, 100]);
-    // A token behind the mask's words is not allowed, so a mask may have any number of words.
-    tensors.mask = some(I32, [5, 1]);
-    tensors.winners = some(DType::U64, [5]);
-    check(
-        &params,
-        &tensors,
-        &[
-            ("token_ids", BadTensorShape, |_, t| t.token_ids = some(I32, [99])),
-            ("token_ids", BadTensorShape, |_, t| t.token_ids = some(I32, [5, 101])),
-            ("winners", BadParam, |_, t| t.tokens = TensorDesc::new(I32, [5, 2])),
-            ("mask", BadTensorShape, |_, t| t.token_ids = None),
-        ],
-    );
-}
-
-/// A call for the largest logits alone, and calls that draw.
-#[test]
-fn sample_logits() {
-    use Status::BadTensorShape;
-    let params = SampleLogits::default();
-    let mut tensors = params.tensors(5, 100);
-    tensors.logprobs = some(F32, [5]);
-    check(
-        &params,
-        &tensors,
-        &[
-            ("tokens", BadTensorShape, |_, t| {
-                (t.tokens, t.logprobs) = (TensorDesc::new(I32, [5, 0]), None);
-            }),
-            ("logprobs", BadTensorShape, |_, t| t.logprobs = some(F32, [5, 1])),
-            ("logprobs", BadTensorShape, |_, t| t.tokens = TensorDesc::new(I32, [5, 1])),
-        ],
-    );
-    (tensors.tokens, tensors.logprobs) = (TensorDesc::new(I32, [5, 0]), None);
-    tensors.largest = some(F32, [5]);
-    check(
-        &params,
-        &tensors,
-        &[
-            ("tokens", BadTensorShape, |_, t| t.tokens = TensorDesc::new(I32, [5])),
-            ("tokens", BadTensorShape, |_, t| t.largest = None),
-        ],
-    );
-}
-
-/// A reader of the sentence knows what to change.
-#[test]
-fn sentences_about_shapes_name_the_arguments_that_they_follow() {
-    let sentence = |change: &dyn Fn(&mut sample_logits::Tensors)| {
-        let params = SampleLogits::default();
-        let mut tensors = params.tensors(4, 100);
-        change(&mut tensors);
-        params.plan(&tensors).unwrap_err().to_string()
-    };
-    let flags = sentence(&|t| t.flags = Some(TensorDesc::new(DType::U32, [2])));
-    assert!(flags.starts_with("sample_logits: `flags` is [2], expected [1]: "), "{flags}");
-    let temperature = sentence(&|t| t.temperature = TensorDesc::new(F32, [2]));
-    let words = "`temperature` is [2], expected [4], which is [requests], with requests = rows, \
-                 as `requests` is absent: ";
-    assert!(temperature.contains(words), "{temperature}");
-    let top_k = sentence(&|t| {
-        t.requests = Some(TensorDesc::new(I32, [4]));
-        t.temperature = TensorDesc::new(F32, [2]);
-        t.seeds = TensorDesc::new(DType::U64, [2]);
-        t.top_k = Some(TensorDesc::new(I32, [4]));
-    });
-    assert!(
-        top_k.contains("expected [2], which is [requests], with requests of `temperature`: "),
-        "{top_k}"
-    );
-    let lone = sentence(&|t| t.top_logprobs = Some(TensorDesc::new(F32, [4, 2])));
-    assert!(lone.contains("`top_tokens` is absent, expected present, "), "{lone}");
-    let of_rows = sentence(&|t| t.row_flags = Some(TensorDesc::new(DType::U32, [3])));
-    assert!(
-        of_rows.contains("expected [4], which is [rows], with rows of `logits`: "),
-        "{of_rows}"
-    );
-    let ranks = sentence(&|t| t.ranks = some(I32, [4, 1]));
-    assert!(
-        ranks.contains("expected [4], the shape of `tokens`, with rows of `logits`: "),
-        "{ranks}"
-    );
-    let maxima = sentence(&|t| (t.maxima, t.top_k) = (some(F32, [4]), some(I32, [4])));
-    assert!(
-        maxima.contains("`top_k` is given, expected absent, since `maxima` is given: "),
-        "{maxima}"
-    );
-    let verify = TreeVerify::new(3);
-    let mut packed = verify.packed_tensors(4, 20);
-    packed.row_offsets = None;
-    let packed = verify.plan(&packed).unwrap_err();
-    let words = "`draft_tokens` is [20], expected [batch, nodes], as `row_offsets` is absent: ";
-    assert!(packed.to_string().contains(words), "{packed}");
-    let indexer = IndexerTopk::new(4).candidate_block(3);
-    let tensors = indexer.tensors(F32, 2, 12).candidates(TensorDesc::new(I32, [2, 5]));
-    let candidates = indexer.plan(&tensors).unwrap_err().to_string();
-    assert!(candidates.contains("`candidates` is [2, 5], expected [2, 4], "), "{candidates}");
-    let lookup = PromptLookup::new().min_ngram(9);
-    let patterns = lookup.plan(&lookup.tensors(I32, 1, 9)).unwrap_err().to_string();
-    let words = "`min_ngram` is 9, expected 1 to 5, which is `max_ngram`: ";
-    assert!(patterns.contains(words), "{patterns}");
 }

@@ -533,13 +533,9 @@ macro_rules! operator {
             const ARGUMENTS: &'static [$crate::argument::Argument] = arg::ALL;
             const PRESENCE: &'static [$crate::presence::Presence] = &[$($(
                 $crate::presence::Presence {
-                    subjects: &[$($crate::presence::Name::find(
-                        stringify!($subject), opt::ALL, arg::ALL
-                    )),+],
+                    subjects: &[$($crate::presence::Name::find(stringify!($subject), arg::ALL)),+],
                     verb: $crate::declare::verb!($verb),
-                    objects: &[$($crate::presence::Name::find(
-                        stringify!($object), opt::ALL, arg::ALL
-                    )),*],
+                    objects: &[$($crate::presence::Name::find(stringify!($object), arg::ALL)),*],
                 },
             )+)?];
             const BY_NAME: bool = $crate::declare::is_by_name!($how);

@@ -3,7 +3,7 @@
 //! tests.
 
 use crate::check::Checker;
-use crate::options::{OptionInfo, listed};
+use crate::options::{self, listed};
 use crate::{Argument, Result, Signature, Status};
 
 /// An argument or an option of an operator.
@@ -13,8 +13,6 @@ pub struct Name {
     pub name: &'static str,
     /// The place of the argument in the contract's list; `None` for an option.
     pub argument: Option<usize>,
-    /// The place of the option in the contract's list; 0 for an argument.
-    option: usize,
 }
 
 /// What holds between the names of a [`Presence`].
@@ -48,26 +46,15 @@ impl Presence {
 
 impl Name {
     /// The argument or the option called `name`.
-    pub(crate) const fn find(
-        name: &'static str,
-        options: &[OptionInfo],
-        arguments: &[Argument],
-    ) -> Name {
+    pub(crate) const fn find(name: &'static str, arguments: &[Argument]) -> Name {
         let mut at = 0;
         while at < arguments.len() {
             if is_same(arguments[at].name, name) {
-                return Name { name, argument: Some(at), option: 0 };
+                return Name { name, argument: Some(at) };
             }
             at += 1;
         }
-        let mut option = 0;
-        while option < options.len() {
-            if is_same(options[option].name, name) {
-                return Name { name, argument: None, option };
-            }
-            option += 1;
-        }
-        panic!("a declaration's `presence` has a name that is no argument and no option")
+        Name { name, argument: None }
     }
 
     /// Whether the call has the argument, or another value than the default of the option. Bit n of
@@ -75,7 +62,7 @@ impl Name {
     fn is_given<O: Signature>(&self, operator: &O, given: u64) -> Result<bool> {
         match self.argument {
             Some(at) => Ok(given >> at & 1 != 0),
-            None => O::OPTIONS[self.option].is_given(operator),
+            None => options::find(O::NAME, O::OPTIONS, self.name)?.is_given(operator),
         }
     }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use spec::options::{Bound, DefaultValue, Kind, OptionInfo, Value};
 use spec::presence::{Name, Verb};
-use spec::shape::{Alternatives, Form, Size};
+use spec::shape::{Form, Size};
 use spec::{DType, InOrder, Role, Status, TensorDesc, for_each_operator};
 use spec_conformance::{Case, Layout, Rng, Subject};
 
@@ -239,15 +239,29 @@ fn sizes<O: Subject>(call: &Call<O>, reached: &mut BTreeSet<String>) {
 }
 
 /// Whether any size will do: each name in the size stands in the shape of no other argument, and in
-/// the definition of no size that does.
-fn is_free(size: &Size, at: usize, all: &[Alternatives], given: &[Option<TensorDesc>]) -> bool {
-    let others = all.iter().enumerate().filter(|&(other, _)| other != at && given[other].is_some());
-    let mut others = others.flat_map(|(_, shapes)| shapes.sizes());
+/// the definition that an argument brings of no size that does.
+fn is_free<O: Subject>(call: &Call<O>, size: &Size, at: usize) -> bool {
+    let shapes = O::shapes();
+    let others = || {
+        let others = shapes.arguments().iter().enumerate();
+        let others = others.filter(|&(other, _)| other != at && call.descs[other].is_some());
+        others.flat_map(|(_, shapes)| shapes.sizes())
+    };
+    let defines = |name: &usize| {
+        shapes.rules().iter().any(|rule| {
+            let holds = |&(at, is_given): &(usize, bool)| call.descs[at].is_some() == is_given;
+            rule.value.as_ref().is_some_and(|value| value.names().contains(name))
+                // `tokens * k` may be the same for another `k`.
+                && !rule.conditions.is_empty()
+                && rule.conditions.iter().all(holds)
+                && others().any(|other| other.names().contains(&rule.place))
+        })
+    };
     match size {
         Size::Number(_) => false,
         // `ceil(vocab / 32)` may be the same for another `vocab`.
-        Size::Name(_) => !others.any(|other| other == size),
-        _ => !others.any(|other| other.names().iter().any(|name| size.names().contains(name))),
+        Size::Name(name) => !others().any(|other| other == size) && !defines(name),
+        _ => !others().any(|other| other.names().iter().any(|name| size.names().contains(name))),
     }
 }
 
@@ -261,16 +275,24 @@ fn arguments<O: Subject>(call: &Call<O>, reached: &mut BTreeSet<String>) {
             call.with(at, Some(spoiled)).refused(argument.name, status, spoiled);
         };
         let shape = desc.shape().to_vec();
+        let reshaped = |shape: &[usize]| TensorDesc::from_shape(desc.dtype(), shape).unwrap();
         let other = DTYPES.iter().find(|dtype| !argument.dtypes.contains(dtype));
         refused(TensorDesc::from_shape(*other.unwrap(), &shape).unwrap(), Status::BadTensorDtype);
+        let of_rank =
+            |rank| -> Vec<usize> { shape.iter().copied().chain([1, 1]).take(rank).collect() };
         // `[batch, 1]` may be a vector, so a vector gets two dimensions more.
-        let rank = 3.max(shape.len() + 1);
-        let more: Vec<usize> = shape.iter().copied().chain([1, 1]).take(rank).collect();
-        refused(TensorDesc::from_shape(desc.dtype(), &more).unwrap(), Status::BadTensorShape);
+        let more = of_rank(3.max(shape.len() + 1));
+        refused(reshaped(&more), Status::BadTensorShape);
+        let all = &shapes.arguments()[at];
+        if all.like.is_some_and(|like| call.descs[like].is_some()) {
+            for form in all.forms.iter().filter(|form| form.sizes.len() != shape.len()) {
+                refused(reshaped(&of_rank(form.sizes.len())), Status::BadTensorShape);
+            }
+        }
         for (place, size) in call.form(at).unwrap().sizes.iter().enumerate() {
             let mut longer = shape.clone();
             longer[place] += 1;
-            let spoiled = TensorDesc::from_shape(desc.dtype(), &longer).unwrap();
+            let spoiled = reshaped(&longer);
             match call.with(at, Some(spoiled)).error() {
                 // The first argument with a size says how large it is: another one differs then.
                 Some((found, text)) => {
@@ -278,8 +300,8 @@ fn arguments<O: Subject>(call: &Call<O>, reached: &mut BTreeSet<String>) {
                     assert!(known, "{text}");
                 }
                 None => {
-                    let free = is_free(size, at, shapes.arguments(), &call.descs);
-                    let by_rule = shapes.arguments()[at].forms.len() > 1;
+                    let free = is_free(call, size, at);
+                    let by_rule = all.forms.len() > 1;
                     let name = argument.name;
                     assert!(free || by_rule, "{}: {spoiled} passed as `{name}`", O::NAME);
                 }

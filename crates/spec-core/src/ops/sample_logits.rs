@@ -441,7 +441,7 @@ impl SampleLogits {
             return Err(c.error(Status::BadTensorShape, "tokens", value, expected));
         }
         if t.maxima.is_some() {
-            c.param(draws == 1, "tokens", format!("{draws} a row"), "1 a row with `maxima`")?;
+            c.param(draws == 1, "tokens", format!("{draws} per row"), "1 per row with `maxima`")?;
         }
         if t.winners.is_some() {
             c.param(draws == 1, "winners", "given", "absent where a row draws several tokens")?;
