@@ -96,14 +96,17 @@ impl From<&'static OptionInfo> for Bound {
     }
 }
 
-/// `1 to 64`, `1 to `max_ngram``, `at least 0`.
-impl fmt::Display for Range {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Range {
+    /// The range in words, with the values of options: `1 to 64`, `1 to 5, which is `max_ngram``.
+    pub fn words(&self, value: impl FnOnce(&str) -> Option<Value>) -> String {
         let min = self.min;
         match self.max.map(|max| max()) {
-            None => write!(f, "at least {min}"),
-            Some(Bound::Number(max)) => write!(f, "{min} to {max}"),
-            Some(Bound::Option(max)) => write!(f, "{min} to `{}`", max.name),
+            None => format!("at least {min}"),
+            Some(Bound::Number(max)) => format!("{min} to {max}"),
+            Some(Bound::Option(end)) => match value(end.name) {
+                Some(max) => format!("{min} to {max}, which is `{}`", end.name),
+                None => format!("{min} to `{}`", end.name),
+            },
         }
     }
 }
@@ -309,18 +312,35 @@ impl OptionInfo {
 
     /// The option's meaning, with its range.
     pub fn about(&self) -> String {
-        let range = self.range.map_or(String::new(), |range| format!("\nRange: {range}."));
+        let range = self
+            .range
+            .map_or(String::new(), |range| format!("\nRange: {}.", range.words(|_| None)));
         self.doc.trim_end().to_owned() + &range
     }
 
+    /// Whether the option may have `value`; an end of its range that is an option counts only
+    /// `by_option`.
+    fn allows<O: Signature>(&self, operator: &O, value: Value, by_option: bool) -> bool {
+        let Some(number) = value.number() else { return true };
+        let Some(range) = self.range else { return number.is_finite() };
+        let max = match range.max.map(|max| max()) {
+            Some(Bound::Number(max)) => Some(max),
+            Some(Bound::Option(end)) if by_option => {
+                operator.option(end.name).ok().and_then(Value::number)
+            }
+            _ => None,
+        };
+        (range.min..=max.unwrap_or(f64::MAX)).contains(&number)
+    }
+
     /// Whether the option has another value in `operator` than its default.
-    pub(crate) fn is_given<O: Signature>(&self, operator: &O) -> Result<bool> {
-        let value = operator.option(self.name)?;
-        Ok(match self.default {
+    pub(crate) fn is_given<O: Signature>(&self, operator: &O) -> bool {
+        let value = |name| operator.option(name).ok();
+        match self.default {
             DefaultValue::Required => true,
-            DefaultValue::Is(default) => value != default(),
-            DefaultValue::As(other) => value != operator.option(other)?,
-        })
+            DefaultValue::Is(default) => value(self.name) != Some(default()),
+            DefaultValue::As(other) => value(self.name) != value(other),
+        }
     }
 
     /// The error for a value that this option of `operator` cannot have.
@@ -342,42 +362,24 @@ impl Checker {
     /// # Errors
     /// Status 3.
     pub(crate) fn ranges<O: Signature>(&self, operator: &O) -> Result<()> {
-        let mut checked = Ok(());
         for by_option in [false, true] {
+            let mut wrong = None;
             operator.each_option(&mut |option, value| {
-                if checked.is_ok() {
-                    checked = self.range(operator, option, value, by_option);
+                if wrong.is_none() && !option.allows(operator, value, by_option) {
+                    wrong = Some((option, value));
                 }
             });
-        }
-        checked
-    }
-
-    fn range<O: Signature>(
-        &self,
-        operator: &O,
-        option: &'static OptionInfo,
-        value: Value,
-        by_option: bool,
-    ) -> Result<()> {
-        let Some(number) = value.number() else { return Ok(()) };
-        self.param(number.is_finite(), option.name, value, "a finite number")?;
-        let Some(range) = option.range else { return Ok(()) };
-        let max = match range.max.map(|max| max()) {
-            Some(Bound::Number(max)) => Some(max),
-            Some(Bound::Option(end)) if by_option => operator.option(end.name)?.number(),
-            _ => None,
-        };
-        if number >= range.min && max.is_none_or(|max| number <= max) {
-            return Ok(());
-        }
-        let expected = match (range.max.map(|max| max()), max) {
-            (Some(Bound::Option(end)), Some(max)) => {
-                format!("{} to {max}, which is `{}`", range.min, end.name)
+            if let Some((option, value)) = wrong {
+                let expected = match option.range {
+                    Some(range) if value.number().is_some_and(f64::is_finite) => {
+                        range.words(|end| operator.option(end).ok())
+                    }
+                    _ => "a finite number".to_owned(),
+                };
+                return Err(self.error(Status::BadParam, option.name, value, expected));
             }
-            _ => range.to_string(),
-        };
-        Err(self.error(Status::BadParam, option.name, value, expected))
+        }
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 //! tests.
 
 use crate::check::Checker;
-use crate::options::{self, listed};
+use crate::options::listed;
 use crate::{Argument, Result, Signature, Status};
 
 /// An argument or an option of an operator.
@@ -59,10 +59,13 @@ impl Name {
 
     /// Whether the call has the argument, or another value than the default of the option. Bit n of
     /// `given` is set if argument n is given.
-    fn is_given<O: Signature>(&self, operator: &O, given: u64) -> Result<bool> {
+    fn is_given<O: Signature>(&self, operator: &O, given: u64) -> bool {
         match self.argument {
-            Some(at) => Ok(given >> at & 1 != 0),
-            None => options::find(O::NAME, O::OPTIONS, self.name)?.is_given(operator),
+            Some(at) => given >> at & 1 != 0,
+            None => O::OPTIONS
+                .iter()
+                .find(|option| option.name == self.name)
+                .is_some_and(|option| option.is_given(operator)),
         }
     }
 
@@ -93,11 +96,11 @@ impl Checker {
     pub(crate) fn presence<O: Signature>(&self, operator: &O, given: u64) -> Result<()> {
         for rule in O::PRESENCE {
             for subject in rule.subjects {
-                if !subject.is_given(operator, given)? {
+                if !subject.is_given(operator, given) {
                     continue;
                 }
                 for object in rule.objects() {
-                    let is_given = object.is_given(operator, given)?;
+                    let is_given = object.is_given(operator, given);
                     if object != subject && is_given == (rule.verb == Verb::Excludes) {
                         return self.wrong_presence(operator, subject, object, is_given);
                     }

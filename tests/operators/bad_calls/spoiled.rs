@@ -142,14 +142,11 @@ fn ranges<O: Subject>(call: &Call<O>) {
             [f64::NAN, f64::INFINITY, f64::NEG_INFINITY].into_iter().for_each(refused);
         }
         let Some(range) = option.range else { continue };
-        let (max, words) = match range.max.map(|max| max()) {
-            None => (None, range.to_string()),
-            Some(Bound::Number(max)) => (Some(max), range.to_string()),
-            Some(Bound::Option(end)) => {
-                let max = call.operator.option(end.name).unwrap();
-                let words = format!("{} to {max}, which is `{}`", range.min, end.name);
-                (max.number(), words)
-            }
+        let words = range.words(|end| call.operator.option(end).ok());
+        let max = match range.max.map(|max| max()) {
+            None => None,
+            Some(Bound::Number(max)) => Some(max),
+            Some(Bound::Option(end)) => call.operator.option(end.name).unwrap().number(),
         };
         refused(range.min - 1.0);
         if let Some(max) = max {
