@@ -1,22 +1,5 @@
 //! The operators: one file each, under the operator's own name.
 
-pub mod adjust_logits;
-pub mod append_tokens;
-pub mod deduplicate_topk;
-pub mod draft_tree;
-pub mod hot_slots;
-pub mod hybrid_mtp_ngram;
-pub mod indexer_topk;
-pub mod moe_align;
-pub mod ngram_match;
-pub mod prompt_lookup;
-pub mod rejection_sample;
-pub mod sample_logits;
-pub mod suffix_lookup;
-pub mod topk_router;
-pub mod tree_verify;
-pub mod unique;
-
 use crate::options::OptionInfo;
 use crate::shape::{Shapes, Size};
 use crate::{Argument, Role, Signature};
@@ -105,7 +88,10 @@ impl Description {
 
 macro_rules! list {
     ($($module:ident: $operator:ident,)+) => {
-        $( pub use $module::$operator; )+
+        $(
+            pub mod $module;
+            pub use $module::$operator;
+        )+
 
         /// The descriptions of all operators.
         pub const ALL: &[Description] = &[$(
