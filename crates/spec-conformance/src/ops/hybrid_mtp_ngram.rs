@@ -57,3 +57,8 @@ impl Subject for HybridMtpNgram {
         with_idle_requests(case, rng)
     }
 }
+
+#[test]
+fn random_cases_get_everywhere() {
+    super::ngram::check_coverage::<HybridMtpNgram>();
+}

@@ -66,3 +66,8 @@ impl Subject for NgramMatch {
         with_idle_requests(case, rng)
     }
 }
+
+#[test]
+fn random_cases_get_everywhere() {
+    super::ngram::check_coverage::<NgramMatch>();
+}
