@@ -42,8 +42,7 @@ where
     let names = names(&operator, bytes)?;
     let preferred = [*bytes.choose(&INTEGERS)?, *bytes.choose(&FLOATS)?];
     let (arguments, shapes) = (O::ARGUMENTS, O::shapes());
-    let mut describer =
-        Describer { arguments, shapes, names, preferred, bytes, made: Vec::new() };
+    let mut describer = Describer { arguments, shapes, names, preferred, bytes, made: Vec::new() };
     let Ok(tensors) = O::tensors_from(&mut describer).inspect_err(refused) else { return Ok(()) };
     let made = describer.made;
     let created = Descriptor::create(cpu, &operator, &tensors).inspect_err(refused);
