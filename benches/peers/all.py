@@ -3,6 +3,7 @@
 of `spec-bench`.
 
     pip install numpy polars torch triton flashinfer-python cupy-cuda12x    # those that you want
+    cargo run --release -p spec-bench -- inputs                             # once
     python3 benches/peers/all.py --json peers.json
     cargo run -p spec-bench -- report --html page.html ours.json peers.json
 
