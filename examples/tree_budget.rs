@@ -244,13 +244,13 @@ fn main() -> Result<()> {
     let budget = words.next().and_then(|word| word.parse().ok()).unwrap_or(8);
     let tokens: usize = REQUESTS.iter().map(|request| request.answer.len() + 1).sum();
     println!(
-        "{} requests, {tokens} tokens, {budget} drafts a step, on {}",
+        "{} requests, {tokens} tokens, {budget} drafts per step, on {}",
         REQUESTS.len(),
         handle.device()
     );
     for sharing in [Sharing::Equal, Sharing::Shared, Sharing::Trusted] {
         let (_, steps) = decode(&handle, &REQUESTS, sharing, budget)?;
-        println!("{sharing:?}: {steps} steps, {:.2} tokens a step", tokens as f64 / steps as f64);
+        println!("{sharing:?}: {steps} steps, {:.2} tokens per step", tokens as f64 / steps as f64);
     }
     Ok(())
 }

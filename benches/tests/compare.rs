@@ -3,7 +3,7 @@
 mod common;
 
 use common::report;
-use spec_bench::report::compare::{Change, LEAST, Outcome, compare, noise, text};
+use spec_bench::report::compare::{Change, MIN_CHANGE, Outcome, compare, noise, text};
 use spec_bench::report::{Load, Report, Role};
 
 /// Numbers from 0 to 1.
@@ -71,7 +71,7 @@ fn a_tenth_more_or_less_is_seen() {
 #[test]
 fn a_small_move_is_none_however_sure() {
     let old = skewed(1, 1000, 10.0);
-    let new: Vec<f64> = old.iter().map(|time| time * (1.0 + LEAST / 2.0)).collect();
+    let new: Vec<f64> = old.iter().map(|time| time * (1.0 + MIN_CHANGE / 2.0)).collect();
     assert_eq!(outcome(old, new), Outcome::Same);
 }
 

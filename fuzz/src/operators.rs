@@ -6,8 +6,8 @@
 use arbitrary::{Result as Taken, Unstructured};
 use spec_conformance::Subject;
 use spec_conformance::plain::Plain;
-use spec_core::ops::MoeAlign;
 use spec_core::options::{Kind, OptionInfo, Value};
+use spec_core::shape::{Operation, Shapes, Size};
 use spec_core::{
     Argument, DType, Descriptor, Error, ErrorKind, Signature, Source, Status, Supports, TensorDesc,
     View, ViewMut, bf16, f16,
@@ -41,7 +41,8 @@ where
     let operator: O = make(bytes)?;
     let names = names(&operator, bytes)?;
     let preferred = [*bytes.choose(&INTEGERS)?, *bytes.choose(&FLOATS)?];
-    let mut describer = Describer { names, preferred, bytes, made: Vec::new() };
+    let (arguments, shapes) = (O::ARGUMENTS, O::shapes());
+    let mut describer = Describer { arguments, shapes, names, preferred, bytes, made: Vec::new() };
     let Ok(tensors) = O::tensors_from(&mut describer).inspect_err(refused) else { return Ok(()) };
     let made = describer.made;
     let created = Descriptor::create(cpu, &operator, &tensors).inspect_err(refused);
@@ -114,6 +115,8 @@ const ALL: [DType; 10] = [
 
 /// Describes arguments as their contract has them, but for one now and then.
 struct Describer<'a, 'b> {
+    arguments: &'static [Argument],
+    shapes: &'static Shapes,
     /// What dimensions are called: the same number wherever one occurs.
     names: Vec<(&'static str, usize)>,
     /// Types that arguments have in common, where they may.
@@ -143,12 +146,11 @@ impl Describer<'_, '_> {
             Some(dtype) if !unlikely(self.bytes)? => dtype,
             _ => *self.bytes.choose(argument.dtypes)?,
         };
-        // `[batch] or [batch, 1]`
-        let forms: Vec<&'static str> = argument.shape.split(" or ").collect();
-        let form = self.bytes.choose(&forms)?.trim_matches(['[', ']']);
+        let place = self.arguments.iter().position(|known| known.name == argument.name);
+        let forms = &self.shapes.arguments()[place.expect("an argument of the contract")];
         let mut shape = Vec::new();
-        for dimension in form.split(", ") {
-            let extent = self.extent(dimension)?;
+        for size in self.bytes.choose(forms)? {
+            let extent = self.extent(size)?;
             shape.push(if self.odd() { number(self.bytes)? } else { extent });
         }
         if self.odd() {
@@ -173,33 +175,35 @@ impl Describer<'_, '_> {
         })
     }
 
-    /// A dimension's words as a number: names and numbers with `+`, `*` and `/`
-    /// between them, from left to right; `ceil` of a quotient.
-    fn extent(&mut self, words: &'static str) -> Taken<usize> {
-        let quotient = words.strip_prefix("ceil(").and_then(|words| words.strip_suffix(')'));
-        let mut parts = quotient.unwrap_or(words).split(' ');
-        let mut value = self.named(parts.next().unwrap_or_default())?;
-        while let (Some(operator), Some(word)) = (parts.next(), parts.next()) {
-            let other = self.named(word)?;
-            value = match operator {
-                "+" => value.saturating_add(other),
-                "*" => value.saturating_mul(other),
-                _ if quotient.is_some() => value.div_ceil(other.max(1)),
-                _ => value / other.max(1),
-            };
-        }
-        Ok(value)
+    /// A size as a number. A name that no option, argument or definition has a number for gets one.
+    fn extent(&mut self, size: &'static Size) -> Taken<usize> {
+        Ok(match size {
+            Size::Number(number) => *number,
+            Size::Name(place) => self.named(*place)?,
+            Size::Binary(operation, sides) => {
+                let (a, b) = (self.extent(&sides[0])?, self.extent(&sides[1])?);
+                match operation {
+                    Operation::Add => a.saturating_add(b),
+                    Operation::Subtract => a.saturating_sub(b),
+                    Operation::Multiply => a.saturating_mul(b),
+                    Operation::Divide => a / b.max(1),
+                    Operation::DivideUp => a.div_ceil(b.max(1)),
+                }
+            }
+            other => unreachable!("{other:?}"),
+        })
     }
 
-    fn named(&mut self, word: &'static str) -> Taken<usize> {
-        let word = word.trim_matches(['(', ')']);
-        if let Ok(number) = word.parse() {
-            return Ok(number);
-        }
+    fn named(&mut self, place: usize) -> Taken<usize> {
+        let word = self.shapes.names()[place];
         if let Some((_, value)) = self.names.iter().find(|(name, _)| *name == word) {
             return Ok(*value);
         }
-        let value = number(self.bytes)?;
+        let mut rules = self.shapes.rules().iter().filter(|rule| rule.place == place);
+        let value = match rules.find_map(|rule| rule.value.as_ref()) {
+            Some(size) => self.extent(size)?,
+            None => number(self.bytes)?,
+        };
         self.names.push((word, value));
         Ok(value)
     }
@@ -409,14 +413,6 @@ fn names<O: Signature>(
         "topk_router" if !unlikely(bytes)? => {
             let groups = size("groups").unwrap_or(1);
             names.push(("experts", groups.saturating_mul(bytes.int_in_range(1..=16)?)));
-        }
-        "moe_align" => {
-            let (tokens, k) = (number(bytes)?, number(bytes)?);
-            let [experts, local, block] =
-                ["experts", "local_experts", "block_size"].map(|name| size(name).unwrap_or(0));
-            let align = MoeAlign::new(experts, block).local_experts(local);
-            let capacity = align.capacity(tokens.saturating_mul(k)).unwrap_or(usize::MAX);
-            names.extend([("tokens", tokens), ("k", k), ("capacity", capacity)]);
         }
         // Often one request or table for each row, as where no argument names those of rows.
         "sample_logits" | "indexer_topk" => {

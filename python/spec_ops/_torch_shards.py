@@ -46,7 +46,7 @@ def sample_sharded(
 
     * ``"winners"``: each rank finds the largest logit of its columns, an all-reduce takes the
       maximum of these, each rank draws with it, and an all-reduce takes the minimum of `winners`: 12
-      bytes a row. For all rows without ``top_k`` and ``top_p``.
+      bytes per row. For all rows without ``top_k`` and ``top_p``.
     * ``"candidates"``: each rank sends its 64 largest logits, and every rank draws among them.
       ``top_k`` must be an `int` of 1 to 64, since its values in a tensor are not looked at.
     * ``"gather"``: every rank gathers the logits.

@@ -1,4 +1,4 @@
-"""The n-gram drafts, routers, alignment and verification of drafts in FastDeploy's own signatures,
+"""The n-gram drafts, routers and alignment in FastDeploy's own signatures,
 for a kernel to be replaced by a line.
 
     from spec_ops.fastdeploy import hybrid_mtp_ngram, ngram_match

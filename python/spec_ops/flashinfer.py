@@ -56,10 +56,20 @@ def softmax(
     temperature: torch.Tensor | float | None = None,
     enable_pdl: bool | None = None,
 ) -> torch.Tensor:
-    """As `flashinfer.sampling.softmax`: probabilities in f32."""
+    """As `flashinfer.sampling.softmax`: probabilities in f32, of all tokens, however unlikely.
+
+    A row whose temperature is 0 has all of its probability at its largest logit, and at the first
+    one of equal logits.
+    """
     del enable_pdl
-    temperature = 1.0 if temperature is None else temperature
-    return engines.sample(logits, temperature=temperature, seed=0, probs=True).probs
+    logits = logits.float()
+    if temperature is None:
+        return logits.softmax(-1)
+    temperature = torch.as_tensor(temperature, dtype=torch.float32, device=logits.device)
+    temperature = temperature.reshape(-1, 1)
+    greedy = torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
+    scaled = (logits / torch.where(temperature == 0, 1.0, temperature)).softmax(-1)
+    return torch.where(temperature == 0, greedy, scaled)
 
 
 def sampling_from_logits(

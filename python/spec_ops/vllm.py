@@ -1,8 +1,9 @@
 """vLLM's drafts, samplers, penalties, routers and top-k, in vLLM's own signatures.
 
-Each function has the name and the arguments of vLLM's, and its docstring says of which. They take
-the place of vLLM's where ``SPEC_OPS_VLLM`` names them: see :mod:`spec_ops.vllm_plugin`, and
-:mod:`spec_ops.vllm_runner` for the second model runner.
+Each function has the name and the arguments of vLLM's, and its docstring says of which. Routers
+choose a logit of positive infinity first. The functions take the place of vLLM's where
+``SPEC_OPS_VLLM`` names them: see :mod:`spec_ops.vllm_plugin`, and :mod:`spec_ops.vllm_runner` for
+the second model runner.
 """
 
 from __future__ import annotations

@@ -48,6 +48,17 @@ def test_filters():
         flashinfer.top_k_top_p_sampling_from_probs(probs, k, p, filter_apply_order="later")
 
 
+def test_softmax_keeps_what_is_unlikely(device):
+    far = torch.tensor([[0.0, -50.0, -60.0], [3.0, 3.0, 1.0]], device=device)
+    assert torch.equal(flashinfer.softmax(far), far.softmax(-1))
+    temperature = torch.tensor([2.0, 0.5], device=device)
+    right = (far / temperature.unsqueeze(1)).softmax(-1)
+    assert torch.equal(flashinfer.softmax(far, temperature), right)
+    greedy = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]], device=device)
+    assert torch.equal(flashinfer.softmax(far, 0.0), greedy)
+    assert flashinfer.softmax(torch.full((1, 3), float("-inf"), device=device)).isnan().all()
+
+
 @pytest.mark.parametrize("name", ["sampling", "top_k", "top_p", "min_p"])
 def test_samplers_draw_what_is_likely(name, device):
     torch.manual_seed(5)

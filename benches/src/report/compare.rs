@@ -6,7 +6,7 @@
 //!
 //! 1. every sample of the slower run lies above 95 % of the samples of the faster run.
 //!    (The slowest 5 % are ignored, because a call may be slow now and then in any run.)
-//! 2. the medians differ by a twentieth or more ([`LEAST`]). A smaller difference may
+//! 2. the medians differ by a twentieth or more ([`MIN_CHANGE`]). A smaller difference may
 //!    come from the memory layout alone.
 //! 3. the medians differ by more than 90 % of the rows of other designs on the same
 //!    device ([`noise`]): nobody works on those designs, so their differences are noise.
@@ -22,7 +22,7 @@ use crate::report::view::{distinct, time, way};
 use crate::report::{Measurement, Report, Role};
 
 /// The least relative difference of the medians for a row that has moved.
-pub const LEAST: f64 = 0.05;
+pub const MIN_CHANGE: f64 = 0.05;
 
 /// A row that is in both reports, or in one of them.
 #[derive(Clone, Debug, PartialEq)]
@@ -105,7 +105,7 @@ pub fn text(old: &Report, new: &Report) -> String {
     }
     for device in distinct(new.measurements.iter().map(|row| &row.device)) {
         let percent = (noise(old, new, device) - 1.0) * 100.0;
-        if percent > LEAST * 100.0 {
+        if percent > MIN_CHANGE * 100.0 {
             let _ =
                 writeln!(out, "{device}: rows of others moved by {percent:.0} %; less is noise");
         }
@@ -177,7 +177,7 @@ fn judge(old: &Measurement, new: &Measurement, noise: f64, busy: bool) -> Outcom
     let (low, high) = if faster { (new, old) } else { (old, new) };
     let meet = quantile(&low.samples_us, 0.95) >= quantile(&high.samples_us, 0.0);
     let fewest = old.samples_us.len().min(new.samples_us.len());
-    if meet || factor(old, new) < noise.max(1.0 + LEAST) {
+    if meet || factor(old, new) < noise.max(1.0 + MIN_CHANGE) {
         Outcome::Same
     } else if fewest < 5 {
         Outcome::Perhaps(format!("{fewest} samples are too few"))

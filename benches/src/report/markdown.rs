@@ -7,7 +7,6 @@
 //! |---|---|
 //! | `{{others KIND}}` | for each device of a kind (`cuda`, `cpu`): how many times as fast as other designs this library is, by operator |
 //! | `{{goals}}` | how many goals are met on each device, and a table of the missed goals |
-//! | `{{goals by operator}}` | for each device a table of operators: how many goals are met, and which goal is missed by most |
 //! | `{{plot NAME}}` | one plot of an operator on the machine where most others were timed: their times over this library's; with `, SERIES` after the name, time over the sizes of that series |
 //! | `{{plots NAME}}` | all plots of an operator; with `, SERIES` after the name, only time over the sizes of that series |
 //! | `{{operator NAME}}` | the tables of an operator, one per device, folded: one line per shape |
@@ -74,9 +73,6 @@ impl Page {
         }
         match name {
             "others" => Ok(machines.iter().flat_map(|report| others(report, rest)).collect()),
-            "goals" if rest == "by operator" => {
-                Ok(machines.iter().map(goals_by_operator).collect())
-            }
             "goals" => Ok(machines.iter().map(goals).collect()),
             "plot" => {
                 // Of machines with as many others on that device, the latest.
@@ -192,38 +188,6 @@ fn goals(report: &Report) -> String {
             _ if all.is_empty() => {}
             1 => out.push_str(&format!("{}\n\n", escape(&words))),
             _ => out.push_str(&details(&words, &table.text(2))),
-        }
-    }
-    out
-}
-
-/// For each device and operator, how many goals are met, and the worst miss.
-fn goals_by_operator(report: &Report) -> String {
-    let mut out = String::new();
-    for device in distinct(report.measurements.iter().map(|row| &*row.device)) {
-        let mut table = Table::new(["operator", "met", "missed by most", "over goal"]);
-        let rows = || report.measurements.iter().filter(|row| row.device == device);
-        for operator in distinct(rows().map(|row| &*row.operator)) {
-            let goals = rows().filter(|row| row.operator == operator);
-            let mut all: Vec<_> =
-                goals.filter_map(|row| Some((row, row.goal_us?, row.goal_met()?))).collect();
-            let met = all.iter().filter(|(.., met)| *met).count();
-            let goals = all.len();
-            all.retain(|(.., met)| !met);
-            let over = |(row, goal, _): &(&Measurement, f64, bool)| row.median_us() / goal;
-            all.sort_by(|a, b| over(b).total_cmp(&over(a)));
-            if goals > 0 {
-                table.0.push(vec![
-                    format!("`{operator}`"),
-                    format!("{met} of {goals}"),
-                    all.first().map(|(row, ..)| escape(&row.shape)).unwrap_or_default(),
-                    all.first().map(|miss| times(over(miss))).unwrap_or_default(),
-                ]);
-            }
-        }
-        if table.0.len() > 1 {
-            let words = escape(&view::device_words(report, device));
-            out.push_str(&format!("**{words}**\n\n{}\n", table.text(1)));
         }
     }
     out

@@ -858,8 +858,10 @@ typedef struct {
     spec_tensor load;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Bits for bad data, OR-ed into the word's previous value: 1 a number that is not finite,
-     * 2 an expert or place out of range, 4 a count out of range.
+     * Bits for bad data, OR-ed into the previous value; only the caller clears them. 1: a
+     * logit, or a bias that is used, is not finite. 2: an expert of `chosen` is out of range
+     * and is no pick, or a pick's place is out of range and its index is -1. 4: `num_tokens`
+     * or a replica count is out of range and was cut.
      */
     spec_tensor flags;
     /**
@@ -1098,7 +1100,9 @@ typedef struct {
      */
     size_t size;
     /**
-     * The largest number of drafts of a request; a request with more is cut to it.
+     * The largest number of drafts of a request. A request with more is cut to it. If all the
+     * drafts that are left are accepted, the bonus token follows, which was drawn for the
+     * position behind the drafts that were cut away. So draft no more than `max_spec_len`.
      * It has no default.
      */
     size_t max_spec_len;
@@ -1212,9 +1216,11 @@ typedef struct {
     spec_tensor bonus_counts;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Bits for bad data, OR-ed into the word's previous value: 1 a number that is not finite,
-     * 2 a token outside the vocabulary, 4 bad offsets or too many drafts. Only the caller
-     * clears them.
+     * Bits for bad data, OR-ed into the previous value; only the caller clears them. 1: a
+     * probability or a uniform sample is not finite; the draft is rejected. 2: a draft is
+     * outside the vocabulary and is rejected, or a bonus token is, and token 0 is emitted. 4:
+     * offsets descend or leave the drafts, or a request has more than `max_spec_len` drafts
+     * and was cut.
      */
     spec_tensor flags;
 } spec_rejection_sample_tensors;
@@ -1448,7 +1454,10 @@ typedef struct {
     spec_tensor no_repeat_ngram;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Bits for bad data, OR-ed into the word's previous value.
+     * Bits for bad data, OR-ed into the previous value; only the caller clears them. 2: a
+     * token is outside the vocabulary and was skipped; a forced token is, and becomes -1. 4: a
+     * request, a length, a parent, an offset or a penalty is out of range, and was cut or left
+     * out.
      */
     spec_tensor flags;
     /**
@@ -1706,7 +1715,9 @@ typedef struct {
     spec_tensor requests;
     /**
      * `[rows, words]`, i32: read, optional.
-     * Bit `v % 32` of word `v / 32` is set where a row may choose token `v`.
+     * Bit `v % 32` of word `v / 32` is set where a row may choose token `v`. Logits that are
+     * wider than the tokenizer's vocabulary, as those of a padded vocabulary are, need a mask
+     * without the bits of the columns that stand for no token, or a shape without the columns.
      */
     spec_tensor mask;
     /**
@@ -1729,9 +1740,11 @@ typedef struct {
     spec_tensor logprobs;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Bits for bad data, OR-ed into the word's previous value: 1 a logit that is not finite or
-     * a row without a token, 2 an id or a forced token out of range, 4 a bad parameter, request
-     * or maximum.
+     * Bits for bad data, OR-ed into the previous value; only the caller clears them. 1: a
+     * logit is NaN or positive infinity, or a row has no token to choose. 2: an id of
+     * `token_ids` is neither a token nor -1 and counts as none, or a forced token is not
+     * there. 4: a temperature is negative or NaN, a request is out of range, `top_p` or
+     * `min_p` is NaN, or one of `maxima` cannot be the largest logit.
      */
     spec_tensor flags;
     /**
@@ -2011,7 +2024,8 @@ typedef struct {
     spec_tensor max_dec_len;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Bits for bad data, OR-ed into the word's previous value: 4 a bad length or step.
+     * Bits for bad data, OR-ed into the previous value; only the caller clears them. 4: a
+     * length or a step is out of range, or drafts would leave their row; it was cut.
      */
     spec_tensor flags;
 } spec_ngram_match_tensors;
@@ -2191,7 +2205,8 @@ typedef struct {
     spec_tensor max_dec_len;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Bits for bad data, OR-ed into the word's previous value: 4 a bad length or step.
+     * Bits for bad data, OR-ed into the previous value; only the caller clears them. 4: a
+     * length or a step is out of range, or drafts would leave their row; it was cut.
      */
     spec_tensor flags;
 } spec_hybrid_mtp_ngram_tensors;
@@ -2347,8 +2362,8 @@ typedef struct {
     spec_tensor counts;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Bits for bad data, OR-ed into the word's previous value: 4 a length or a request out of
-     * range.
+     * Bits for bad data, OR-ed into the previous value; only the caller clears them. 4: a
+     * length is out of range and was cut, or a request has no row of `tokens` and no drafts.
      */
     spec_tensor flags;
     /**
@@ -2560,8 +2575,9 @@ typedef struct {
     spec_tensor match_lengths;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Bits for bad data, OR-ed into the word's previous value: 4 a length or a request out of
-     * range.
+     * Bits for bad data, OR-ed into the previous value; only the caller clears them. 4: a
+     * length of a text or of the corpus is out of range and was cut, or a request has no row
+     * of `tokens` and no drafts.
      */
     spec_tensor flags;
     /**
@@ -2832,8 +2848,9 @@ typedef struct {
     spec_tensor row_positions;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Bits for bad data, OR-ed into the word's previous value: 1 a share or a trust that is not
-     * finite, 4 a count, a parent or a budget out of range, or more rows than `cap`.
+     * Bits for bad data, OR-ed into the previous value; only the caller clears them. 1: a
+     * share or a trust is not finite; it counts as 0 or 1. 4: a count, a parent or the budget
+     * is out of range, and was cut or left out, or there are more rows than `cap`.
      */
     spec_tensor flags;
 } spec_draft_tree_tensors;
@@ -3014,8 +3031,9 @@ typedef struct {
     spec_tensor num_tokens;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Bits for bad data, OR-ed into the word's previous value: 2 a target token below 0, 4 a
-     * pointer or an offset out of range, or a cycle.
+     * Bits for bad data, OR-ed into the previous value; only the caller clears them. 2: a
+     * target token is negative; token 0 is emitted, and the path ends. 4: a child, a sibling
+     * or a row is out of range, or there is a cycle; the path ends.
      */
     spec_tensor flags;
     /**
@@ -3144,7 +3162,9 @@ typedef struct {
     spec_tensor new_counts;
     /**
      * `[batch, stops]`, i32 or u32 or i64: read, optional.
-     * Tokens that end the text of each request; -1 for none.
+     * Tokens that end the text of each request; -1 for none. Stop strings stay the caller's,
+     * since a string may begin within a token: find it in the decoded text, cut the text there,
+     * and set the request's `finished`.
      */
     spec_tensor stop_tokens;
     /**
@@ -3171,8 +3191,9 @@ typedef struct {
     spec_tensor last_tokens;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Bits for bad data, OR-ed into the word's previous value: 2 a new token below 0, 4 a
-     * length or a count out of range.
+     * Bits for bad data, OR-ed into the previous value; only the caller clears them. 2: a new
+     * token is negative or above 2^31 - 1; the request takes those before it. 4: a length or a
+     * count is out of range and was cut.
      */
     spec_tensor flags;
 } spec_append_tokens_tensors;
@@ -3339,7 +3360,8 @@ typedef struct {
     spec_tensor inverse;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Bits of bad data, OR-ed into what is there: 2 an expert out of range.
+     * Bits for bad data, OR-ed into the previous value; only the caller clears them. 2: an
+     * expert is out of range; its pick was dropped.
      */
     spec_tensor flags;
     /**
@@ -3518,9 +3540,10 @@ typedef struct {
     spec_tensor indices;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Bits for bad data, OR-ed into the word's previous value: 1 a NaN, 2 a position without a
-     * block, or a candidate out of range, 4 a start or length that was cut, or a request without
-     * a table.
+     * Bits for bad data, OR-ed into the previous value; only the caller clears them. 1: a
+     * score is NaN. 2: a position without a block, or with a slot above 2^31 - 1, has slot -1,
+     * or a candidate that is below -1, or has a position above 2^31 - 1, is not covered. 4: a
+     * start or a length is out of range and was cut, or a request is, and its slots are -1.
      */
     spec_tensor flags;
     /**
@@ -3746,7 +3769,10 @@ typedef struct {
     spec_tensor fetches;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Bits for bad data, OR-ed into the word's previous value.
+     * Bits for bad data, OR-ed into the previous value; only the caller clears them. 2: an
+     * entry behind the tail, or with a place above 2^31 - 1, has slot -1, or a slot with such
+     * a place is not there. 4: a request is out of range or comes twice, and was left out;
+     * there are more misses than slots; or a tail start is negative and counts as 0.
      */
     spec_tensor flags;
 } spec_hot_slots_tensors;

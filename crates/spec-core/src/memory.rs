@@ -210,8 +210,9 @@ impl<'a> ViewMut<'a> {
     /// # Safety
     /// Until the work that uses the view has finished on the device, the
     /// address must be valid on `device` for reads and writes of `len` elements
-    /// of `dtype`. The caller orders every other use of that memory against the
-    /// work: by other streams, by the host, and by replays of captured graphs.
+    /// of `dtype`. No other view of the same call may cover a part of that memory. The
+    /// caller orders every other use of that memory against the work: by other
+    /// streams, by the host, and by replays of captured graphs.
     pub unsafe fn from_address(dtype: DType, len: usize, device: Device, address: u64) -> Self {
         let bytes = len.saturating_mul(dtype.size());
         let place = match device {

@@ -89,9 +89,9 @@ INLINE u32 due(const Params& p, const Text& text, u64 row, State& f) {
     if (start.count != 0 && f.start == 0) return NONE;
     const u32 thought = len - f.start;
     if (thought < static_cast<u32>(f.budget)) return NONE;
-    const u32 most = min(thought - static_cast<u32>(f.budget), forced.count);
+    const u32 max_forced = min(thought - static_cast<u32>(f.budget), forced.count);
 #pragma unroll 1
-    for (u32 count = threadIdx.x + 1; count <= most; count += blockDim.x) {
+    for (u32 count = threadIdx.x + 1; count <= max_forced; count += blockDim.x) {
         const auto token = [&](u32 j) { return static_cast<i64>(forced.tokens[count - 1 - j]); };
         if (ends_in(text, count, token)) atomicMax(&f.taken, count);
     }

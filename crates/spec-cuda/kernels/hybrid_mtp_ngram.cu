@@ -37,9 +37,11 @@ struct HybridMtpNgram {
         r.reserves = decoded > 0;
         r.releases = have > 0 && r.limit > 0;
         if (have <= 0) {
+            // No length of the request is used, so none of them is bad.
             r.limit = 0;
-            r.bits = have < 0 ? BAD_LENGTHS : 0;
+            r.bits = 0;
         }
+        if ((have | decoded) < 0) r.bits |= BAD_LENGTHS;
         return r;
     }
 };

@@ -44,9 +44,11 @@ struct NgramMatch {
         r.reserves = prefills || decodes;
         r.releases = decodes;
         if (!decodes) {
+            // No length of the request is used, so none of them is bad.
             r.limit = 0;
-            r.bits = (prefills ? now : decoded) < 0 ? BAD_LENGTHS : 0;
+            r.bits = 0;
         }
+        if ((encoded | decoded | now) < 0) r.bits |= BAD_LENGTHS;
         return r;
     }
 };

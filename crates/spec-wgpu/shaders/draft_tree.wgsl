@@ -377,8 +377,8 @@ fn keep(
 
 // ---- pass 4 ---------------------------------------------------------------------
 
-// A number of which a draft with a larger one is served first, and how drafts with equal ones are
-// told apart.
+// The order in which drafts are served: the largest first number first, and among equal ones the
+// largest second number.
 fn key_of(request: u32, place: u32) -> vec2<u32> {
     if place < params.min_drafts {
         return vec2(NONE - place, 0u);

@@ -44,13 +44,15 @@ fn prepare(
         return;
     }
     let have = seq_lens_this_time[params.at.b5 + request];
-    let is_active = seq_lens_decoder[params.at.b6 + request] > 0;
+    let decoder = seq_lens_decoder[params.at.b6 + request];
+    let is_active = decoder > 0;
+    var noted = select(0u, BAD_LENGTHS, decoder < 0);
     if have <= 0 {
-        store_entry(request, Entry(0u, false, 0u, 0u, is_active, 0u));
+        store_entry(request, Entry(0u, false, 0u, 0u, is_active, noted));
         return;
     }
     let none = vec2(0u, 0u);
-    let noted = store_lengths(request, length(0u, request), none, length(1u, request));
+    noted |= store_lengths(request, length(0u, request), none, length(1u, request));
     let own = i32(params.max_draft_tokens) - have + 1;
     let limit = draft_limit(own, length(2u, request), load(request, STEP));
     // The request uses `have` tokens and is done. A request without room to draft stays unchanged,

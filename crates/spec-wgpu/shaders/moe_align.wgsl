@@ -7,15 +7,17 @@
 // A stable counting sort in four dispatches. A workgroup owns a tile of neighbouring picks; each of
 // its threads takes one pick per turn.
 //
-// * `count`   a workgroup per tile: counts the tile's picks of each expert, in the tile's row of
+// * `count`   a workgroup per tile: counts the tile's picks of each expert, in the tile's column of
 //             the workspace. Also fills the output with the value that stands for no pick.
-// * `sum`     a thread per local expert: replaces each tile's count by the sum over earlier tiles.
+// * `sum`     a workgroup per local expert, a thread per tile: replaces each tile's count by the sum
+//             over earlier tiles. One thread that went through the tiles would wait for memory at
+//             each of them.
 // * `lay_out` one workgroup: finds where each expert's run starts, by a prefix sum.
 // * `place`   a workgroup per tile: puts each pick behind the picks of the same expert in earlier
 //             tiles, in earlier turns, and in earlier threads (which the thread counts one by one).
 //             Also writes the expert of each block.
 //
-// workspace   [tiles][locals] counts, then [locals] sums, then [locals + 1] offsets
+// workspace   [locals][tiles] counts, then [locals] sums, then [locals + 1] offsets
 //
 // Bytes moved: the picks twice, the outputs once, and a tile's counts three times.
 
@@ -68,15 +70,15 @@ fn local_of(pick: u32) -> vec2<u32> {
 }
 
 fn counter(tile: u32, expert: u32) -> u32 {
-    return params.at.b1 + tile * params.locals + expert;
+    return params.at.b1 + expert * params.tiles + tile;
 }
 
 fn sum_of(expert: u32) -> u32 {
-    return counter(params.tiles, expert);
+    return counter(0u, params.locals) + expert;
 }
 
 fn offset_of(expert: u32) -> u32 {
-    return counter(params.tiles + 1u, expert);
+    return sum_of(params.locals) + expert;
 }
 
 @compute @workgroup_size(THREADS)
@@ -113,17 +115,26 @@ fn count(me: Invocation) {
 
 @compute @workgroup_size(THREADS)
 fn sum(me: Invocation) {
-    let expert = group_index(me.group, me.groups) * THREADS + me.thread;
+    let expert = group_index(me.group, me.groups);
     if expert >= params.locals {
         return;
     }
     var before = 0u;
-    for (var tile = 0u; tile < params.tiles; tile++) {
-        let own = atomicLoad(&work[counter(tile, expert)]);
-        atomicStore(&work[counter(tile, expert)], before);
-        before += own;
+    for (var first = 0u; first < params.tiles; first += THREADS) {
+        let tile = first + me.thread;
+        var own = 0u;
+        if tile < params.tiles {
+            own = atomicLoad(&work[counter(tile, expert)]);
+        }
+        let in_turn = scan_exclusive(me.thread, own);
+        if tile < params.tiles {
+            atomicStore(&work[counter(tile, expert)], before + in_turn);
+        }
+        before += scan_total();
     }
-    atomicStore(&work[sum_of(expert)], before);
+    if me.thread == 0u {
+        atomicStore(&work[sum_of(expert)], before);
+    }
 }
 
 // The padded length of an expert's run.

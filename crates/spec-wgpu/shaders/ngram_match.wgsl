@@ -51,17 +51,17 @@ fn prepare(
     }
     let encoder = seq_lens_encoder[params.at.b7 + request];
     let decoder = seq_lens_decoder[params.at.b8 + request];
+    var noted = select(0u, BAD_LENGTHS, min(encoder, decoder) < 0);
     if encoder > 0 {
         // The request stays unchanged: its seq_lens_this_time counts as used.
-        store_entry(request, Entry(0u, false, 0u, 0u, true, 0u));
+        store_entry(request, Entry(0u, false, 0u, 0u, true, noted));
         return;
     }
     if decoder <= 0 {
-        let noted = select(0u, BAD_LENGTHS, decoder < 0);
         store_entry(request, Entry(0u, true, 0u, 0u, false, noted));
         return;
     }
-    let noted = store_lengths(request, length(0u, request), length(1u, request), length(2u, request));
+    noted |= store_lengths(request, length(0u, request), length(1u, request), length(2u, request));
     let own = draft_token_num[params.at.b6 + request];
     let limit = draft_limit(own, length(3u, request), load(request, STEP));
     // The request uses one token and is done.

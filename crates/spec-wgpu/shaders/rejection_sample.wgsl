@@ -57,7 +57,7 @@ const ONE_BITS = 0x3f800000u;
 // 1e-10, the least draft probability that counts.
 const FLOOR_BITS = 0x2edbe6ffu;
 // The bits of 2^-40, the least residual that can be drawn.
-const LEAST_RESIDUAL = 0x2b800000u;
+const MIN_RESIDUAL = 0x2b800000u;
 // Threads of a workgroup that runs a race, and the numbers of groups and of tokens that the race
 // lists at once.
 const WIDE = 256u;

@@ -84,21 +84,16 @@ impl Queue {
     /// Holds a tensor to read.
     ///
     /// # Errors
-    /// If the tensor is on another device, has a rank other than 1 or 2, or has an element type
-    /// that no operator takes.
+    /// If the tensor is on another device, has a rank or an element type that no operator takes.
     pub fn read<'t>(&self, tensor: &'t Tensor) -> Result<Held<'t>> {
         if !tensor.device().same_device(&self.device) {
             return Err(Error::Tensor("another device than the first".to_owned()));
         }
         let (storage, layout) = tensor.storage_and_layout();
         let dtype = element(tensor.dtype())?;
-        let desc = match (layout.dims(), layout.stride()) {
-            (&[len], &[stride]) => TensorDesc::with_strides(dtype, [len], [stride as isize]),
-            (&[rows, cols], &[row, col]) => {
-                TensorDesc::with_strides(dtype, [rows, cols], [row as isize, col as isize])
-            }
-            (dims, _) => return Err(Error::Tensor(format!("rank {}", dims.len()))),
-        };
+        let strides: Vec<isize> = layout.stride().iter().map(|&stride| stride as isize).collect();
+        let desc = TensorDesc::from_parts(dtype, layout.dims(), &strides)
+            .ok_or_else(|| Error::Tensor(format!("rank {}", layout.dims().len())))?;
         let range = layout.start_offset()..layout.start_offset().saturating_add(desc.span());
         let address = match &*storage {
             Storage::Cpu(storage) => {
@@ -183,9 +178,10 @@ impl Queue {
         Ok(made)
     }
 
-    /// Calls an operator with arguments by name, and returns outputs and arguments that it changes
-    /// by name. Outputs are made here, in the shapes that the contract gives, and of the element
-    /// types that `results` has.
+    /// Calls an operator with arguments by name, and returns the outputs and the changed arguments
+    /// that `results` names. An output that is not given is made here, in the shape that follows
+    /// from the other arguments, and of the element type that `results` has. An output of u64, which
+    /// candle lacks, is an i64 with the same bits.
     ///
     /// # Errors
     /// As the operator's; if there is not enough memory.
@@ -195,6 +191,20 @@ impl Queue {
         given: impl IntoIterator<Item = (&'static str, Argument<'t>)>,
         results: [(&'static str, DType); N],
     ) -> Result<[Tensor; N]> {
+        let tensors = self.call_for(operator, given, &results)?;
+        Ok(tensors.try_into().unwrap_or_else(|_| unreachable!("a tensor per result")))
+    }
+
+    /// As [`call`](Self::call), for a number of results that is only known when the program runs.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn call_for<'t, O: Portable>(
+        &self,
+        operator: &O,
+        given: impl IntoIterator<Item = (&'static str, Argument<'t>)>,
+        results: &[(&'static str, DType)],
+    ) -> Result<Vec<Tensor>> {
         let place = |name: &str| {
             let found = O::ARGUMENTS.iter().position(|argument| argument.name == name);
             found.ok_or_else(|| Error::Tensor(format!("`{name}`, which is no argument")))
@@ -207,7 +217,8 @@ impl Queue {
         let shapes = spec::sizes::outputs(operator, &descs, &[]);
         for (at, argument) in O::ARGUMENTS.iter().enumerate() {
             let asked = results.iter().find(|(name, _)| *name == argument.name);
-            if argument.role != Role::Output || asked.is_none() && argument.optional {
+            let is_made = asked.is_some() || !argument.optional;
+            if argument.role != Role::Output || !is_made || arguments[at].is_some() {
                 continue;
             }
             // Where an input has another rank, no shape follows, and the operator refuses the input.
@@ -216,7 +227,7 @@ impl Queue {
             let usual = if desc.dtype() == spec::DType::I64 { DType::I64 } else { DType::I32 };
             let dtype = asked.map_or(usual, |(_, dtype)| *dtype);
             let mut made = self.zeros(dtype, desc.shape())?;
-            if !argument.dtypes.contains(&element(dtype)?) {
+            if desc.dtype() == spec::DType::U64 {
                 made.desc = desc;
             }
             arguments[at] = Some(made.into());
@@ -229,14 +240,11 @@ impl Queue {
         let addresses = O::addresses_from(&mut InOrder::new(|at| addresses[at]))?;
         // SAFETY: the addresses are those of the tensors described above, held or made in this queue.
         unsafe { self.run(&ready, addresses)? };
-        let mut tensors = Vec::with_capacity(N);
-        for (name, _) in results {
-            match arguments[place(name)?].take() {
-                Some(Argument::Made(made)) => tensors.push(made.tensor()),
-                _ => return Err(Error::Tensor(format!("`{name}`, which is no result"))),
-            }
-        }
-        tensors.try_into().map_err(|_| unreachable!("a tensor per result"))
+        let tensor = |&(name, _): &(&'static str, DType)| match arguments[place(name)?].take() {
+            Some(Argument::Made(made)) => Ok(made.tensor()),
+            _ => Err(Error::Tensor(format!("`{name}`, which is no result"))),
+        };
+        results.iter().map(tensor).collect()
     }
 
     /// Enqueues an operator, with a workspace in candle's memory. On a GPU, only candle's later

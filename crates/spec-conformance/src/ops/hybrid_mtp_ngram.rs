@@ -1,7 +1,7 @@
 use super::ngram::{Requests, with_idle_requests};
 use crate::Rng;
 use crate::case::{Case, Recomposed, Subject};
-use crate::plain::ngram::{self, Drafts};
+use crate::plain;
 use crate::tensor::Tensor;
 use spec_core::Result;
 use spec_core::ops::hybrid_mtp_ngram::HybridMtpNgram;
@@ -10,7 +10,7 @@ impl Subject for HybridMtpNgram {
     const GOLDEN: &'static str = include_str!("../../golden/hybrid_mtp_ngram.json");
 
     fn plain(plan: &Self::Plan, buffers: Self::Buffers<'_>) -> Result<()> {
-        ngram::run(Self::rows(plan), Self::sizes(plan), Self::arguments(buffers))
+        plain::hybrid_mtp_ngram::run(plan, buffers)
     }
 
     fn examples() -> Vec<Case<Self>> {
@@ -35,7 +35,12 @@ impl Subject for HybridMtpNgram {
             .max_ngram_size(max_ngram_size)
             .min_ngram_size(rng.between(1, max_ngram_size))
             .token_threshold(requests.threshold(rng));
-        let have = |rng: &mut Rng| if rng.chance(4) { 0 } else { 1 + rng.below(5) as i32 };
+        let have = |rng: &mut Rng| match rng.below(40) {
+            0 => -1,
+            1..10 => 0,
+            _ => 1 + rng.below(5) as i32,
+        };
+        let decoder = |rng: &mut Rng| if rng.chance(40) { -1 } else { rng.below(3) as i32 };
         Case::new(operator)
             .input("input_ids", requests.tokens(rng, input))
             .input("input_ids_len", requests.lengths(rng, input))
@@ -43,7 +48,7 @@ impl Subject for HybridMtpNgram {
             .input("step_idx", requests.lengths(rng, generated.saturating_sub(1)))
             .in_place("draft_tokens", requests.drafts())
             .in_place("seq_lens_this_time", requests.counts(rng, have))
-            .input("seq_lens_decoder", requests.counts(rng, |rng| rng.below(3) as i32))
+            .input("seq_lens_decoder", requests.counts(rng, decoder))
             .input("max_dec_len", requests.lengths(rng, generated + 8))
             .in_place("flags", Tensor::vector(rng.flags()))
     }
@@ -51,4 +56,9 @@ impl Subject for HybridMtpNgram {
     fn recomposed(case: &Case<Self>, rng: &mut Rng) -> Recomposed<Self> {
         with_idle_requests(case, rng)
     }
+}
+
+#[test]
+fn random_cases_get_everywhere() {
+    super::ngram::check_coverage::<HybridMtpNgram>();
 }

@@ -1,7 +1,7 @@
 use super::ngram::{Requests, with_idle_requests};
 use crate::Rng;
 use crate::case::{Case, Recomposed, Subject};
-use crate::plain::ngram::{self, Drafts};
+use crate::plain;
 use crate::tensor::Tensor;
 use spec_core::Result;
 use spec_core::ops::ngram_match::NgramMatch;
@@ -10,7 +10,7 @@ impl Subject for NgramMatch {
     const GOLDEN: &'static str = include_str!("../../golden/ngram_match.json");
 
     fn plain(plan: &Self::Plan, buffers: Self::Buffers<'_>) -> Result<()> {
-        ngram::run(Self::rows(plan), Self::sizes(plan), Self::arguments(buffers))
+        plain::ngram_match::run(plan, buffers)
     }
 
     fn examples() -> Vec<Case<Self>> {
@@ -39,9 +39,14 @@ impl Subject for NgramMatch {
             .max_ngram_size(rng.between(1, 6))
             .token_threshold(requests.threshold(rng));
         // A request is being encoded, decodes, or is idle.
-        let phase = requests.counts(rng, |rng| rng.pick(&[-1, 0, 1, 1, 1, 1, 1]));
-        let encoder =
-            requests.counts(rng, |rng| if rng.chance(5) { 1 + rng.below(9) as i32 } else { 0 });
+        let phase =
+            requests.counts(rng, |rng| if rng.chance(40) { -1 } else { i32::from(!rng.chance(6)) });
+        let encoder = requests.counts(rng, |rng| match rng.below(40) {
+            0 => -1,
+            1..9 => 1 + rng.below(9) as i32,
+            _ => 0,
+        });
+        let now = |rng: &mut Rng| if rng.chance(40) { -1 } else { rng.below(9) as i32 };
         Case::new(operator)
             .input("input_ids", requests.tokens(rng, input))
             .input("input_ids_len", requests.lengths(rng, input))
@@ -50,7 +55,7 @@ impl Subject for NgramMatch {
             .input("step_idx", requests.lengths(rng, (generated / 2).saturating_sub(1)))
             .input("draft_token_num", requests.counts(rng, |rng| rng.below(12) as i32))
             .in_place("draft_tokens", requests.drafts())
-            .in_place("seq_lens_this_time", requests.counts(rng, |rng| rng.below(9) as i32))
+            .in_place("seq_lens_this_time", requests.counts(rng, now))
             .input("seq_lens_encoder", encoder)
             .input("seq_lens_decoder", phase)
             .input("max_dec_len", requests.lengths(rng, generated + 8))
@@ -60,4 +65,9 @@ impl Subject for NgramMatch {
     fn recomposed(case: &Case<Self>, rng: &mut Rng) -> Recomposed<Self> {
         with_idle_requests(case, rng)
     }
+}
+
+#[test]
+fn random_cases_get_everywhere() {
+    super::ngram::check_coverage::<NgramMatch>();
 }

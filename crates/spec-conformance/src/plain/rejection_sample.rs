@@ -1,7 +1,7 @@
 //! `rejection_sample`: one request after the other, one token after the other.
 
 use spec_core::ops::rejection_sample::{
-    Acceptance, Buffers, LEAST_RESIDUAL, Plan, Recovery, RejectionSample,
+    Acceptance, Buffers, MIN_RESIDUAL, Plan, Recovery, RejectionSample,
 };
 use spec_core::options::unknown;
 use spec_core::philox::{Draw, Purpose};
@@ -205,7 +205,7 @@ fn recover(
             let all = (0..v.vocab).filter_map(|i| {
                 let r = residual(i);
                 let time = || race::noise(noise, i as u32) * exact::sampling::inverse(r);
-                (r >= LEAST_RESIDUAL).then(|| race::finish(time(), i as u32))
+                (r >= MIN_RESIDUAL).then(|| race::finish(time(), i as u32))
             });
             all.min().map(|first| first as u32 as usize)
         }

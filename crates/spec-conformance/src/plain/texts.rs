@@ -31,13 +31,9 @@ pub(super) fn of_requests(
 }
 
 /// The largest number of drafts of each of `batch` requests.
-pub(super) fn limits(
-    max_drafts: Option<View<'_>>,
-    batch: usize,
-    most: usize,
-) -> Result<Vec<usize>> {
-    let Some(limits) = max_drafts else { return Ok(vec![most; batch]) };
-    Ok(ints(limits)?.iter().map(|&limit| limit.clamp(0, most as i64) as usize).collect())
+pub(super) fn limits(max_drafts: Option<View<'_>>, batch: usize, max: usize) -> Result<Vec<usize>> {
+    let Some(limits) = max_drafts else { return Ok(vec![max; batch]) };
+    Ok(ints(limits)?.iter().map(|&limit| limit.clamp(0, max as i64) as usize).collect())
 }
 
 /// The token behind the drafts of a text.

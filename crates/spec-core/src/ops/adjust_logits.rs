@@ -288,7 +288,10 @@ operator! {
         optional think_forced: in [I32] "[forced_tokens]",
         /// The token of `think_forced` that each row must take; -1 for none. Needs `think_budget`.
         optional forced: out [I32] "[rows]",
-        /// Bits for bad data, OR-ed into the word's previous value.
+        /// Bits for bad data, OR-ed into the previous value; only the caller clears them. 2: a
+        /// token is outside the vocabulary and was skipped; a forced token is, and becomes -1. 4: a
+        /// request, a length, a parent, an offset or a penalty is out of range, and was cut or left
+        /// out.
         optional flags: inout [U32] "[1]",
     }
 }

@@ -93,7 +93,9 @@ operator! {
         required new_tokens: in [I32, U32, I64] "[batch, n]",
         /// How many of `new_tokens` each request has.
         required new_counts: in [I32, I64] "[batch] or [batch, 1]",
-        /// Tokens that end the text of each request; -1 for none.
+        /// Tokens that end the text of each request; -1 for none. Stop strings stay the caller's,
+        /// since a string may begin within a token: find it in the decoded text, cut the text there,
+        /// and set the request's `finished`.
         optional stop_tokens: in [I32, U32, I64] "[batch, stops]",
         /// The largest length of each text; absent: `max_len`.
         optional max_lengths: in [I32, I64] "[batch] or [batch, 1]",
@@ -105,8 +107,9 @@ operator! {
         /// The last token of each text after the call, with which the next forward pass begins; -1
         /// (the largest value in u32) for an empty text.
         optional last_tokens: out [I64, I32, U32] as tokens "[batch]",
-        /// Bits for bad data, OR-ed into the word's previous value: 2 a new token below 0, 4 a
-        /// length or a count out of range.
+        /// Bits for bad data, OR-ed into the previous value; only the caller clears them. 2: a new
+        /// token is negative or above 2^31 - 1; the request takes those before it. 4: a length or a
+        /// count is out of range and was cut.
         optional flags: inout [U32] "[1]",
     }
 }

@@ -179,8 +179,9 @@ operator! {
         optional row_tokens: out [I64, I32, U32] as candidates "[cap]",
         /// `starts` plus the depth of each row's node, wrapping; then -1. Needs `starts`.
         optional row_positions: out [I32, I64] as starts "[cap]",
-        /// Bits for bad data, OR-ed into the word's previous value: 1 a share or a trust that is not
-        /// finite, 4 a count, a parent or a budget out of range, or more rows than `cap`.
+        /// Bits for bad data, OR-ed into the previous value; only the caller clears them. 1: a
+        /// share or a trust is not finite; it counts as 0 or 1. 4: a count, a parent or the budget
+        /// is out of range, and was cut or left out, or there are more rows than `cap`.
         optional flags: inout [U32] "[1]",
     }
 }

@@ -158,7 +158,10 @@ operator! {
         required fetch_slots: out [I32] "[batch, m]",
         /// The number of entries to fetch of each row.
         required fetches: out [I32] "[batch]",
-        /// Bits for bad data, OR-ed into the word's previous value.
+        /// Bits for bad data, OR-ed into the previous value; only the caller clears them. 2: an
+        /// entry behind the tail, or with a place above 2^31 - 1, has slot -1, or a slot with such
+        /// a place is not there. 4: a request is out of range or comes twice, and was left out;
+        /// there are more misses than slots; or a tail start is negative and counts as 0.
         optional flags: inout [U32] "[1]",
     }
 }

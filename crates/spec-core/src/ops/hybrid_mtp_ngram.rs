@@ -12,8 +12,9 @@
 //!   `token_threshold` as in `ngram_match`. The drafts are written from slot `have` on, and
 //!   their number is added to `seq_lens_this_time`.
 //!
-//! Flag 4: a length or step beyond its row, a negative length (a negative
-//! `have` counts as 0), or a draft that would pass its row's end.
+//! Flag 4: a negative `seq_lens_decoder` or `seq_lens_this_time` of any request, which counts as
+//! 0; and of a request that drafts, a negative length, a length or step beyond its row, or a draft
+//! that would pass its row's end, each of which is cut to the range that fits.
 //!
 //! # Example
 //!
@@ -111,7 +112,8 @@ operator! {
         required seq_lens_decoder: in [I32] "[batch] or [batch, 1]",
         /// The largest number of tokens to generate over all steps; no draft passes it.
         required max_dec_len: in [I64, I32] as input_ids_len "[batch] or [batch, 1]",
-        /// Bits for bad data, OR-ed into the word's previous value: 4 a bad length or step.
+        /// Bits for bad data, OR-ed into the previous value; only the caller clears them. 4: a
+        /// length or a step is out of range, or drafts would leave their row; it was cut.
         optional flags: inout [U32] "[1]",
     }
 }

@@ -143,9 +143,10 @@ operator! {
         /// The slot in the paged cache of each position of `indices`; -1 for a position that the
         /// cache does not have, and behind the last position. Needs `block_table`.
         optional slots: out [I32] "[rows, k]",
-        /// Bits for bad data, OR-ed into the word's previous value: 1 a NaN, 2 a position without a
-        /// block, or a candidate out of range, 4 a start or length that was cut, or a request without
-        /// a table.
+        /// Bits for bad data, OR-ed into the previous value; only the caller clears them. 1: a
+        /// score is NaN. 2: a position without a block, or with a slot above 2^31 - 1, has slot -1,
+        /// or a candidate that is below -1, or has a position above 2^31 - 1, is not covered. 4: a
+        /// start or a length is out of range and was cut, or a request is, and its slots are -1.
         optional flags: inout [U32] "[1]",
     }
 }

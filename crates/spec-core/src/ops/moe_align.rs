@@ -74,7 +74,7 @@
 
 use crate::check::{Checker, MAX_I32};
 use crate::declare::operator;
-use crate::{DType, Matrix, Operator, Result, TensorDesc};
+use crate::{DType, Matrix, Operator, Result, TensorDesc, sizes};
 
 /// The most experts.
 pub const MAX_EXPERTS: usize = 4096;
@@ -127,7 +127,8 @@ operator! {
         optional block_limits: out [I32] "[capacity / block_size]",
         /// Blocks of `sorted_ids` that belong to a run.
         optional num_blocks: out [I32] "[1]",
-        /// Bits of bad data, OR-ed into what is there: 2 an expert out of range.
+        /// Bits for bad data, OR-ed into the previous value; only the caller clears them. 2: an
+        /// expert is out of range; its pick was dropped.
         optional flags: inout [U32] "[1]",
     }
 }
@@ -136,8 +137,7 @@ impl MoeAlign {
     /// Length of `sorted_ids` for so many picks: what is enough whatever they are.
     /// `None` where it does not fit an i32.
     pub fn capacity(&self, picks: usize) -> Option<usize> {
-        let padding = self.local_experts.checked_mul(self.block_size.checked_sub(1)?)?;
-        let capacity = picks.checked_add(padding)?.checked_next_multiple_of(self.block_size)?;
+        let capacity = sizes::defined(self, "capacity", &[("tokens", picks), ("k", 1)])?;
         i32::try_from(capacity).is_ok().then_some(capacity)
     }
 

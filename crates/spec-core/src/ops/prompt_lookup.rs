@@ -123,8 +123,8 @@ operator! {
         required drafts: out [I64, I32, U32] from tokens "[batch, max_draft]",
         /// The number of drafts of each request, 0 to `max_draft`.
         required counts: out [I32] "[batch] or [batch, 1]",
-        /// Bits for bad data, OR-ed into the word's previous value: 4 a length or a request out of
-        /// range.
+        /// Bits for bad data, OR-ed into the previous value; only the caller clears them. 4: a
+        /// length is out of range and was cut, or a request has no row of `tokens` and no drafts.
         optional flags: inout [U32] "[1]",
     }
 }

@@ -15,7 +15,7 @@
 //!
 //! # Recovery
 //! * [`Recovery::Sample`] draws the recovered token from the residual: the tokens whose residual
-//!   is [`LEAST_RESIDUAL`] or more race ([`crate::race`]). A token finishes at its noise times
+//!   is [`MIN_RESIDUAL`] or more race ([`crate::race`]). A token finishes at its noise times
 //!   [`inverse`](crate::exact::sampling::inverse) of its residual. **Only this recovery keeps the
 //!   target's distribution**: the emitted tokens are distributed as the target model's own tokens,
 //!   to 2^-40.
@@ -23,7 +23,7 @@
 //!   equals. This recovery reads less memory and needs no randomness, but it does *not* preserve
 //!   the target distribution.
 //!
-//! Where no residual is large enough ([`LEAST_RESIDUAL`] for [`Recovery::Sample`], above 0 for
+//! Where no residual is large enough ([`MIN_RESIDUAL`] for [`Recovery::Sample`], above 0 for
 //! [`Recovery::Argmax`]), the token with the largest finite target probability is taken, the lowest
 //! index among equals. Where no target probability is finite, token 0 is emitted with flag 1.
 //!
@@ -167,14 +167,16 @@ choice! {
 
 /// The least residual with which a token can be recovered, 2^-40. Smaller residuals are far below
 /// the rounding errors of probabilities.
-pub const LEAST_RESIDUAL: f32 = 1.0 / 1_099_511_627_776.0;
+pub const MIN_RESIDUAL: f32 = 1.0 / 1_099_511_627_776.0;
 
 operator! {
     /// Verifies draft tokens against the target model (Leviathan et al., 2023).
     pub struct RejectionSample = "rejection_sample";
 
     options {
-        /// The largest number of drafts of a request; a request with more is cut to it.
+        /// The largest number of drafts of a request. A request with more is cut to it. If all the
+        /// drafts that are left are accepted, the bonus token follows, which was drawn for the
+        /// position behind the drafts that were cut away. So draft no more than `max_spec_len`.
         required max_spec_len: usize,
         /// When a draft token is accepted. Requests that `greedy` marks follow the target's argmax
         /// instead.
@@ -231,9 +233,11 @@ operator! {
         required recovered_counts: out [I32] "[batch]",
         /// 1 where the bonus token was emitted, else 0; 1 at a first step without drafts.
         required bonus_counts: out [I32] "[batch]",
-        /// Bits for bad data, OR-ed into the word's previous value: 1 a number that is not finite,
-        /// 2 a token outside the vocabulary, 4 bad offsets or too many drafts. Only the caller
-        /// clears them.
+        /// Bits for bad data, OR-ed into the previous value; only the caller clears them. 1: a
+        /// probability or a uniform sample is not finite; the draft is rejected. 2: a draft is
+        /// outside the vocabulary and is rejected, or a bonus token is, and token 0 is emitted. 4:
+        /// offsets descend or leave the drafts, or a request has more than `max_spec_len` drafts
+        /// and was cut.
         optional flags: inout [U32] "[1]",
     }
 }

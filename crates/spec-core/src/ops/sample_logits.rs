@@ -75,9 +75,9 @@
 //! whole row is all that one rank has to know of the others:
 //!
 //! 1. Each rank calls with `largest` and `tokens` of shape `[rows, 0]`. Such a call draws nothing.
-//! 2. An all-reduce MAX of `largest`, 4 bytes a row.
+//! 2. An all-reduce MAX of `largest`, 4 bytes per row.
 //! 3. Each rank calls with the result as `maxima`, with `first_token`, and with `winners`.
-//! 4. An all-reduce MIN of `winners`, 8 bytes a row, whose low 32 bits are the tokens.
+//! 4. An all-reduce MIN of `winners`, 8 bytes per row, whose low 32 bits are the tokens.
 //!
 //! `maxima` takes the place of `m` in all steps. A `maxima` of NaN, or below the largest `x` of the
 //! rank's own columns, is replaced by the latter and sets flag 4. A rank may have nothing to offer:
@@ -235,7 +235,9 @@ operator! {
         optional min_p: in [F32] "[requests]",
         /// The request of each row; -1: padding. Absent: row r is request r.
         optional requests: in [I32, U32, I64] "[rows]",
-        /// Bit `v % 32` of word `v / 32` is set where a row may choose token `v`.
+        /// Bit `v % 32` of word `v / 32` is set where a row may choose token `v`. Logits that are
+        /// wider than the tokenizer's vocabulary, as those of a padded vocabulary are, need a mask
+        /// without the bits of the columns that stand for no token, or a shape without the columns.
         optional mask: in [I32] "[rows, words]",
         /// The token that each column stands for, of all rows or of each; -1: none.
         optional token_ids: in [I32, I64] "[vocab] or [rows, vocab]",
@@ -276,9 +278,11 @@ operator! {
         /// The largest logit of each row that the mask allows. A call with this output draws no
         /// token and has no other output.
         optional largest: out [F32] "[rows]",
-        /// Bits for bad data, OR-ed into the word's previous value: 1 a logit that is not finite or
-        /// a row without a token, 2 an id or a forced token out of range, 4 a bad parameter, request
-        /// or maximum.
+        /// Bits for bad data, OR-ed into the previous value; only the caller clears them. 1: a
+        /// logit is NaN or positive infinity, or a row has no token to choose. 2: an id of
+        /// `token_ids` is neither a token nor -1 and counts as none, or a forced token is not
+        /// there. 4: a temperature is negative or NaN, a request is out of range, `top_p` or
+        /// `min_p` is NaN, or one of `maxima` cannot be the largest logit.
         optional flags: inout [U32] "[1]",
     }
 }
@@ -427,7 +431,7 @@ impl SampleLogits {
         match t.mask.as_ref().map(TensorDesc::matrix) {
             Some(mask) if mask.cols < end.div_ceil(32) => {
                 let value = format!("[{}, {}]", mask.rows, mask.cols);
-                let expected = format!("a bit for each token, {} words a row", end.div_ceil(32));
+                let expected = format!("a bit for each token, {} words per row", end.div_ceil(32));
                 Err(c.error(Status::BadTensorShape, "mask", value, expected))
             }
             _ => Ok(()),
@@ -482,7 +486,7 @@ impl SampleLogits {
 
 fn wrong_draws(c: &Checker, t: &Tensors) -> Error {
     let value = format!("{:?}", t.tokens.shape());
-    let expected = "[rows, 0] with `largest`, and 1 to 64 tokens a row without";
+    let expected = "[rows, 0] with `largest`, and 1 to 64 tokens per row without";
     c.error(Status::BadTensorShape, "tokens", value, expected)
 }
 

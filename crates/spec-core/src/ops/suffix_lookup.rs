@@ -144,8 +144,9 @@ operator! {
         optional shares: out [F32] "[batch, n]",
         /// The length of the longest match, 0 where it is below `min_match`.
         optional match_lengths: out [I32] "[batch]",
-        /// Bits for bad data, OR-ed into the word's previous value: 4 a length or a request out of
-        /// range.
+        /// Bits for bad data, OR-ed into the previous value; only the caller clears them. 4: a
+        /// length of a text or of the corpus is out of range and was cut, or a request has no row
+        /// of `tokens` and no drafts.
         optional flags: inout [U32] "[1]",
     }
 }

@@ -253,8 +253,10 @@ operator! {
         /// The number of picks of each expert, or of each place where `replicas` is given, added to
         /// the previous values; shared experts are not counted.
         optional load: inout [I32] "[physical_experts]",
-        /// Bits for bad data, OR-ed into the word's previous value: 1 a number that is not finite,
-        /// 2 an expert or place out of range, 4 a count out of range.
+        /// Bits for bad data, OR-ed into the previous value; only the caller clears them. 1: a
+        /// logit, or a bias that is used, is not finite. 2: an expert of `chosen` is out of range
+        /// and is no pick, or a pick's place is out of range and its index is -1. 4: `num_tokens`
+        /// or a replica count is out of range and was cut.
         optional flags: inout [U32] "[1]",
     }
 }

@@ -129,8 +129,9 @@ operator! {
         required nodes: out [I32, U32, I64] "[batch, max_depth + 1]",
         /// The number of emitted tokens: at least 1, but 0 for a request whose root has no row.
         required num_tokens: out [I32] "[batch]",
-        /// Bits for bad data, OR-ed into the word's previous value: 2 a target token below 0, 4 a
-        /// pointer or an offset out of range, or a cycle.
+        /// Bits for bad data, OR-ed into the previous value; only the caller clears them. 2: a
+        /// target token is negative; token 0 is emitted, and the path ends. 4: a child, a sibling
+        /// or a row is out of range, or there is a cycle; the path ends.
         optional flags: inout [U32] "[1]",
     }
 }

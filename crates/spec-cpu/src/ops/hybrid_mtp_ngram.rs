@@ -37,7 +37,7 @@ fn run<T: Token>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> R
     let batch = plan.rows.batch;
     let this_time = &mut slice_mut::<i32>(buffers.seq_lens_this_time)?[..batch];
     let left = decoder[..batch].iter().filter(|&&length| length > 0).count() as i64;
-    let negative = this_time.iter().any(|&have| have < 0);
+    let negative = (0..batch).any(|i| decoder[i].min(this_time[i]) < 0);
     let drafting = Drafting {
         shapes: &plan.rows,
         max_ngram: plan.params.max_ngram_size,

@@ -53,11 +53,7 @@ fn run<T: Token>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> R
         _ => Phase::Idle,
     };
     let left = (0..batch).filter(|&index| !matches!(phase(index), Phase::Idle)).count() as i64;
-    let negative = (0..batch).any(|index| match phase(index) {
-        Phase::Encoding => this_time[index] < 0,
-        Phase::Decoding => false,
-        Phase::Idle => decoder[index] < 0,
-    });
+    let negative = (0..batch).any(|i| encoder[i].min(decoder[i]).min(this_time[i]) < 0);
     let drafting = Drafting {
         shapes: &plan.rows,
         max_ngram: plan.params.max_ngram_size,

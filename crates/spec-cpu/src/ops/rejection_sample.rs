@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rayon::prelude::*;
 use spec_core::ops::RejectionSample;
-use spec_core::ops::rejection_sample::{Acceptance, Buffers, LEAST_RESIDUAL, Plan, Recovery};
+use spec_core::ops::rejection_sample::{Acceptance, Buffers, MIN_RESIDUAL, Plan, Recovery};
 use spec_core::options::unknown;
 use spec_core::philox::{Draw, Purpose};
 use spec_core::{Kernel, Matrix, Result, Route, Supports, ViewMut, exact, flags};
@@ -490,7 +490,7 @@ impl<T: Float> Residual<'_, T> {
                 bad
             })
             .reduce(|| false, |a, b| a | b);
-        race::bound_residuals(draw, maxima, LEAST_RESIDUAL, bounds);
+        race::bound_residuals(draw, maxima, MIN_RESIDUAL, bounds);
         let mut first = Finishers::new(1);
         race::Room { bounds, groups }.race(draw, self, &mut first);
         (first.tokens().next(), bad)
@@ -520,7 +520,7 @@ impl<T: Float> Residual<'_, T> {
 impl<T: Float> Racers for Residual<'_, T> {
     fn slowness(&self, group: usize, slowness: &mut [f32; GROUP]) {
         self.with_values(group * GROUP, GROUP, |target, draft| {
-            simd::residual_slowness(target, draft, LEAST_RESIDUAL, slowness);
+            simd::residual_slowness(target, draft, MIN_RESIDUAL, slowness);
         });
     }
 }

@@ -498,6 +498,8 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
 }
 
 #[cfg(test)]
+mod routes;
+#[cfg(test)]
 mod tests {
     use spec_core::Operator;
 

@@ -80,7 +80,7 @@ const PART_SHARED: usize = 32 * 32 * 16 * 2;
 /// Room for the static shared memory of the kernels, in addition to the dynamic shared memory.
 const STATIC: usize = 1024;
 /// The smallest number of keys for the route by bits.
-const LEAST_BY_BITS: usize = 1 << 22;
+const MIN_KEYS_BY_BITS: usize = 1 << 22;
 /// Keys that fit a bucket, and the shared memory in addition to these keys.
 const BUCKET_KEYS: usize = 18 * THREADS;
 const BUCKET_SHARED: usize = BUCKET_KEYS * 2;
@@ -442,7 +442,7 @@ impl Prepared {
         let shared = self.cuda.limits().shared as usize;
         let spread = SPREAD_KEYS * self.digits + SPREAD_SHARED;
         let fits = (PART_BYTES + PART_SHARED).max(spread) + STATIC <= shared;
-        if fits && !self.has_counts && self.n >= LEAST_BY_BITS && self.split.bits() != 0 {
+        if fits && !self.has_counts && self.n >= MIN_KEYS_BY_BITS && self.split.bits() != 0 {
             PART_BYTES
         } else {
             0
@@ -553,6 +553,8 @@ fn blocks(n: usize, per: usize) -> u32 {
     u32::try_from(n.div_ceil(per)).unwrap_or(u32::MAX)
 }
 
+#[cfg(test)]
+mod routes;
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -109,11 +109,11 @@ fn choose(
         return;
     }
     var noted = load(request, FLAGS);
+    let now = this_time[params.at.b5 + request];
+    noted |= select(0u, BAD_LENGTHS, now < 0);
     if load(request, WRITES) == 0u {
         // The request keeps its seq_lens_this_time, which counts as used tokens.
-        let kept = this_time[params.at.b5 + request];
-        store(request, WEIGHT, u32(max(kept, 0)));
-        noted |= select(0u, BAD_LENGTHS, kept < 0);
+        store(request, WEIGHT, u32(max(now, 0)));
     }
     var wanted = 0u;
     if best.x > 0u && best.x >= params.min_ngram {

@@ -367,7 +367,7 @@ fn race_group_bound(group: u32) -> f32 {
 
 // A lower bound of the inverse of a residual; below 0 for a residual that cannot be drawn.
 fn slowness_bound(r: u32) -> f32 {
-    if r < LEAST_RESIDUAL || !is_finite(r) {
+    if r < MIN_RESIDUAL || !is_finite(r) {
         return -1.0f;
     }
     // The upper limit is that of exact_inverse.
@@ -391,7 +391,7 @@ fn race_token_bound(token: u32, entry: vec2<u32>) -> f32 {
 
 fn race_slowness(token: u32, entry: vec2<u32>) -> f32 {
     let r = residual_of_entry(token, entry);
-    if r < LEAST_RESIDUAL || !is_finite(r) {
+    if r < MIN_RESIDUAL || !is_finite(r) {
         return -1.0f;
     }
     return exact_inverse(r);

@@ -82,8 +82,8 @@ const FORCED = 39u;
 const FORCED_COLUMN = 40u;
 const FORCED_KEPT = 41u;
 
-// Places that are no time. Padding has the place of a row that has nothing to offer, and is told
-// apart by the sign.
+// Places that are no time. Padding has the place of a row that has nothing to offer, with the sign
+// bit set.
 const PLACE_FORCED = 0u;
 const PLACE_CERTAIN = 1u;
 const PLACE_NOTHING = 0x7fffffffu;

@@ -33,7 +33,7 @@ struct Params {
     corpus_tiles: u32,
     // The shortest match that gives drafts.
     min_match: u32,
-    // The longest match that is told from a longer one.
+    // The longest match whose length is still distinguished from longer ones.
     max_match: u32,
     // The most windows of a request.
     max_windows: u32,

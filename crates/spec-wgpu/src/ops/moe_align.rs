@@ -93,7 +93,7 @@ unsafe impl Supports<MoeAlign> for Wgpu {
             turns,
             layout: plan.has_layout.then(|| Layout::new(self, plan)).transpose()?,
         };
-        // A thread of `sum` goes through all tiles. All other loops have fewer iterations.
+        // A thread that fills the outputs, or places the picks of a tile, has the most iterations.
         let limit = 60_000;
         let filled = aligner.groups() as usize * THREADS * limit;
         let fits = self.window_of_rows(&plan.topk_ids, 1) >= plan.topk_ids.rows as u64
@@ -182,13 +182,8 @@ unsafe impl Kernel<MoeAlign> for Aligner {
         gpu.record("moe_align", stream, |r| {
             let count = [work, ids, map, sorted, none, none, none, flags];
             r.dispatch(&self.count, &count, &params, groups)?;
-            let experts = self.plan.params.local_experts.div_ceil(THREADS) as u64;
-            r.dispatch(
-                &self.sum,
-                &[work, none, none, none, none, none, none, none],
-                &params,
-                experts,
-            )?;
+            let sum = [work, none, none, none, none, none, none, none];
+            r.dispatch(&self.sum, &sum, &params, self.plan.params.local_experts as u64)?;
             let lay_out = [work, none, none, none, none, counts, offsets, num_padded];
             r.dispatch(&self.lay_out, &lay_out, &params, 1)?;
             let place = [work, ids, map, sorted, blocks, inverse, none, none];
