@@ -99,8 +99,11 @@ def decode_tail(row):
 
 def main():
     for row in rows(arguments(__doc__)):
+        read = globals().get(row.operator.replace("+", "_then_"))
+        if read is None:
+            continue
         try:
-            check, found = globals()[row.operator.replace("+", "_then_")](row)
+            check, found = read(row)
         except Skip as reason:
             print(f"skipped: {row.operator}, {row.shape}: {reason}")
             continue
