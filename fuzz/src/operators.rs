@@ -6,7 +6,6 @@
 use arbitrary::{Result as Taken, Unstructured};
 use spec_conformance::Subject;
 use spec_conformance::plain::Plain;
-use spec_core::ops::MoeAlign;
 use spec_core::options::{Kind, OptionInfo, Value};
 use spec_core::shape::{Operation, Shapes, Size};
 use spec_core::{
@@ -147,12 +146,10 @@ impl Describer<'_, '_> {
             Some(dtype) if !unlikely(self.bytes)? => dtype,
             _ => *self.bytes.choose(argument.dtypes)?,
         };
-        // `[batch] or [batch, 1]`
         let place = self.arguments.iter().position(|known| known.name == argument.name);
-        let forms = &self.shapes.arguments()[place.unwrap_or_default()].forms;
-        let form = self.bytes.choose(forms)?;
+        let all = &self.shapes.arguments()[place.expect("an argument of the contract")];
         let mut shape = Vec::new();
-        for size in &form.sizes {
+        for size in &self.bytes.choose(&all.forms)?.sizes {
             let extent = self.extent(size)?;
             shape.push(if self.odd() { number(self.bytes)? } else { extent });
         }
@@ -178,29 +175,35 @@ impl Describer<'_, '_> {
         })
     }
 
-    /// A size as a number.
-    fn extent(&mut self, size: &Size) -> Taken<usize> {
-        let (operation, sides) = match size {
-            Size::Number(number) => return Ok(*number),
-            Size::Name(place) => return self.named(self.shapes.names()[*place]),
-            Size::Binary(operation, sides) => (operation, sides),
-            other => panic!("no {other:?} is known here"),
-        };
-        let (a, b) = (self.extent(&sides[0])?, self.extent(&sides[1])?);
-        Ok(match operation {
-            Operation::Add => a.saturating_add(b),
-            Operation::Subtract => a.saturating_sub(b),
-            Operation::Multiply => a.saturating_mul(b),
-            Operation::Divide => a / b.max(1),
-            Operation::DivideUp => a.div_ceil(b.max(1)),
+    /// A size as a number. A name that no option, argument or definition has a number for gets one.
+    fn extent(&mut self, size: &'static Size) -> Taken<usize> {
+        Ok(match size {
+            Size::Number(number) => *number,
+            Size::Name(place) => self.named(*place)?,
+            Size::Binary(operation, sides) => {
+                let (a, b) = (self.extent(&sides[0])?, self.extent(&sides[1])?);
+                match operation {
+                    Operation::Add => a.saturating_add(b),
+                    Operation::Subtract => a.saturating_sub(b),
+                    Operation::Multiply => a.saturating_mul(b),
+                    Operation::Divide => a / b.max(1),
+                    Operation::DivideUp => a.div_ceil(b.max(1)),
+                }
+            }
+            other => unreachable!("{other:?}"),
         })
     }
 
-    fn named(&mut self, word: &'static str) -> Taken<usize> {
+    fn named(&mut self, place: usize) -> Taken<usize> {
+        let word = self.shapes.names()[place];
         if let Some((_, value)) = self.names.iter().find(|(name, _)| *name == word) {
             return Ok(*value);
         }
-        let value = number(self.bytes)?;
+        let mut rules = self.shapes.rules().iter().filter(|rule| rule.place == place);
+        let value = match rules.find_map(|rule| rule.value.as_ref()) {
+            Some(size) => self.extent(size)?,
+            None => number(self.bytes)?,
+        };
         self.names.push((word, value));
         Ok(value)
     }
@@ -410,14 +413,6 @@ fn names<O: Signature>(
         "topk_router" if !unlikely(bytes)? => {
             let groups = size("groups").unwrap_or(1);
             names.push(("experts", groups.saturating_mul(bytes.int_in_range(1..=16)?)));
-        }
-        "moe_align" => {
-            let (tokens, k) = (number(bytes)?, number(bytes)?);
-            let [experts, local, block] =
-                ["experts", "local_experts", "block_size"].map(|name| size(name).unwrap_or(0));
-            let align = MoeAlign::new(experts, block).local_experts(local);
-            let capacity = align.capacity(tokens.saturating_mul(k)).unwrap_or(usize::MAX);
-            names.extend([("tokens", tokens), ("k", k), ("capacity", capacity)]);
         }
         // Often one request or table for each row, as where no argument names those of rows.
         "sample_logits" | "indexer_topk" => {

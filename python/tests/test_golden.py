@@ -20,10 +20,9 @@ def extents_of(operator, case):
     found = {}
     for argument in OPERATORS[operator].outputs:
         tensor = case["outputs"].get(argument.name, {"shape": ()})
-        for words in argument.shape.split(" or "):
-            dimensions = words.strip("[]").split(", ")
-            if len(dimensions) == len(tensor["shape"]):
-                found |= zip(dimensions, tensor["shape"])
+        for shape in argument.shapes:
+            if len(shape) == len(tensor["shape"]):
+                found |= zip(shape, tensor["shape"])
     return {name: found[name] for name in OPERATORS[operator].extents if name in found}
 
 

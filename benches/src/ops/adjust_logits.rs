@@ -159,7 +159,7 @@ impl Measured for AdjustLogits {
                 .input("think_start", Tensor::vector(starts))
                 .input("think_end", [-2i32])
                 .input("think_forced", [1i32, 2, 3])
-                .output("forced", DType::I32, &[rows]),
+                .output("forced", DType::I32),
         };
         Ok(Work::new(case, Self::memory(shape)))
     }

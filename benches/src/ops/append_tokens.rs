@@ -79,8 +79,8 @@ impl Measured for AppendTokens {
             .input("new_counts", Tensor::vector(counts))
             .input("stop_tokens", Tensor::matrix(stops, batch, STOPS))
             .in_place("finished", Tensor::vector(finished))
-            .output("appended", DType::I32, &[batch])
-            .output("last_tokens", DType::I32, &[batch]);
+            .output("appended", DType::I32)
+            .output("last_tokens", DType::I32);
         Ok(Work::new(case, Self::memory(shape)))
     }
 }

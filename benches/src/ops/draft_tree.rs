@@ -116,19 +116,17 @@ impl Measured for DraftTree {
             let parents: Vec<i32> = (0..all).map(parent).collect();
             case = case.input("parents", Tensor::matrix(parents, batch, candidates));
         }
-        let (nodes, rows) = ([batch, drafts + 1], [shape.rows()]);
-        let masks = [batch, drafts + 1, (drafts + 1).div_ceil(32)];
         let case = case
-            .output("drafts", DType::I64, &[batch, drafts])
-            .output("num_drafts", DType::I32, &[batch])
-            .output("first_child", DType::I32, &nodes)
-            .output("next_sibling", DType::I32, &nodes)
-            .output("masks", DType::I32, &masks)
-            .output("row_offsets", DType::I32, &[batch + 1])
-            .output("row_requests", DType::I32, &rows)
-            .output("row_parents", DType::I32, &rows)
-            .output("row_tokens", DType::I64, &rows)
-            .output("row_positions", DType::I32, &rows);
+            .output_of("drafts", DType::I64, &[batch, drafts])
+            .output("num_drafts", DType::I32)
+            .output("first_child", DType::I32)
+            .output("next_sibling", DType::I32)
+            .output("masks", DType::I32)
+            .output("row_offsets", DType::I32)
+            .output_of("row_requests", DType::I32, &[shape.rows()])
+            .output("row_parents", DType::I32)
+            .output("row_tokens", DType::I64)
+            .output("row_positions", DType::I32);
         Ok(Work::new(case, Self::memory(shape)))
     }
 }

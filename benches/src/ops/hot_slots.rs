@@ -103,10 +103,10 @@ impl Measured for HotSlots {
             .in_place("resident", Tensor::matrix(resident, batch, h))
             .in_place("used", Tensor::matrix(used, batch, h))
             .input("step", Tensor::vector(vec![STEP]))
-            .output("slots", DType::I32, &[batch, m])
-            .output("fetch_positions", DType::I32, &[batch, m])
-            .output("fetch_slots", DType::I32, &[batch, m])
-            .output("fetches", DType::I32, &[batch]);
+            .output("slots", DType::I32)
+            .output("fetch_positions", DType::I32)
+            .output("fetch_slots", DType::I32)
+            .output("fetches", DType::I32);
         Ok(Work::new(case, Self::memory(shape)))
     }
 }

@@ -132,7 +132,7 @@ impl Measured for IndexerTopk {
         let operator = IndexerTopk::new(k).pool(pool).forced_last(forced_last);
         let mut case = Case::new(operator.candidate_block(candidate.max(1)))
             .input("scores", Tensor::matrix(Rng::floats(dtype, values), rows, cols))
-            .output("indices", DType::I32, &[rows, k]);
+            .output("indices", DType::I32);
         if let Some(c) = cols.checked_div(candidate) {
             // One of every `apart` candidates of the context.
             let apart = (CONTEXT / cols).max(1);

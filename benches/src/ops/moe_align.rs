@@ -113,16 +113,15 @@ impl Measured for MoeAlign {
                 ids.extend(free);
             }
         }
-        let picks = tokens * k;
-        let capacity = align.capacity(picks).ok_or("more picks than an i32 counts")?;
+        align.capacity(tokens * k).ok_or("more picks than an i32 counts")?;
         let case = Case::new(align)
             .input("topk_ids", Tensor::matrix(ids, tokens, k))
-            .output("sorted_ids", DType::I32, &[capacity])
-            .output("block_experts", DType::I32, &[capacity / align.block_size])
-            .output("counts", DType::I32, &[align.local_experts])
-            .output("offsets", DType::I32, &[align.local_experts + 1])
-            .output("num_padded", DType::I32, &[1])
-            .output("inverse", DType::I32, &[picks]);
+            .output("sorted_ids", DType::I32)
+            .output("block_experts", DType::I32)
+            .output("counts", DType::I32)
+            .output("offsets", DType::I32)
+            .output("num_padded", DType::I32)
+            .output("inverse", DType::I32);
         Ok(Work::new(case, Self::memory(shape)))
     }
 }

@@ -98,12 +98,11 @@ impl Measured for PromptLookup {
             .max_ngram(MAX_NGRAM)
             .max_draft(DRAFTS)
             .occurrence(shape.which);
-        let batch = requests.batch;
         let case = Case::new(operator)
             .input("tokens", requests.context(true))
             .input("lengths", requests.lengths(requests.length()))
-            .output("drafts", DType::I64, &[batch, DRAFTS])
-            .output("counts", DType::I32, &[batch]);
+            .output("drafts", DType::I64)
+            .output("counts", DType::I32);
         let bytes = requests.text_bytes(shape.which);
         Ok(Work::new(case, bytes).rotated(shape.texts.cold))
     }

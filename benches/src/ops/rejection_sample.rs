@@ -210,9 +210,9 @@ where
         .input("cu_num_draft", Tensor::vector(offsets))
         .input("seeds", Tensor::vector(seeds))
         .input("positions", Tensor::vector(positions))
-        .output("output_token_ids", DType::I32, &[batch, drafts + 1]);
+        .output("output_token_ids", DType::I32);
     for name in ["num_accepted", "accepted_counts", "recovered_counts", "bonus_counts"] {
-        case = case.output(name, DType::I32, &[batch]);
+        case = case.output(name, DType::I32);
     }
     if requests != Requests::Accept {
         case = case.input("uniform_samples", Tensor::vector(uniform));

@@ -269,38 +269,34 @@ where
         case = case.input("top_p", Tensor::vector(vec![top_p; rows]));
     }
     let case = match wants {
-        Wants::Four => case.output("tokens", DType::I32, &[rows, 4]),
-        Wants::Largest => case.output("tokens", DType::I32, &[rows, 0]),
-        _ => case.output("tokens", DType::I32, &[rows]),
+        Wants::Four => case.output_of("tokens", DType::I32, &[rows, 4]),
+        Wants::Largest => case.output_of("tokens", DType::I32, &[rows, 0]),
+        _ => case.output("tokens", DType::I32),
     };
     let case = match wants {
         Wants::Token | Wants::Four => case,
-        Wants::Logprobs => case.output("logprobs", DType::F32, &[rows]),
-        Wants::Processed => case.output("processed_logprobs", DType::F32, &[rows]),
-        Wants::Probs => case.output("probs", DType::F32, &[rows, vocab]),
-        Wants::TopLogprobs => case.output("top_tokens", DType::I32, &[rows, 20]).output(
-            "top_logprobs",
-            DType::F32,
-            &[rows, 20],
-        ),
+        Wants::Logprobs => case.output("logprobs", DType::F32),
+        Wants::Processed => case.output("processed_logprobs", DType::F32),
+        Wants::Probs => case.output("probs", DType::F32),
+        Wants::TopLogprobs => {
+            case.output_of("top_tokens", DType::I32, &[rows, 20]).output("top_logprobs", DType::F32)
+        }
         Wants::TokenIds => {
             // In order, with gaps.
             let ids: Vec<i32> = (0..vocab as i32).map(|column| column + column / 3).collect();
             case.input("token_ids", Tensor::vector(ids))
         }
         Wants::Winners => {
-            case.input("maxima", Tensor::vector(maxima)).output("winners", DType::I64, &[rows])
+            case.input("maxima", Tensor::vector(maxima)).output("winners", DType::I64)
         }
-        Wants::Largest => case.output("largest", DType::F32, &[rows]),
+        Wants::Largest => case.output("largest", DType::F32),
         Wants::Forced => {
             let forced: Vec<i32> = (0..rows).map(|_| rng.below(vocab) as i32).collect();
-            case.input("forced", Tensor::vector(forced)).output("logprobs", DType::F32, &[rows])
+            case.input("forced", Tensor::vector(forced)).output("logprobs", DType::F32)
         }
-        Wants::Kept => case.output("kept_tokens", DType::I32, &[rows, 64]).output(
-            "kept_counts",
-            DType::I32,
-            &[rows],
-        ),
+        Wants::Kept => {
+            case.output_of("kept_tokens", DType::I32, &[rows, 64]).output("kept_counts", DType::I32)
+        }
     };
     let rotated = SampleLogits::memory(shape) > CACHE;
     Work::new(case, SampleLogits::memory(shape)).rotated(rotated)

@@ -93,11 +93,8 @@ impl Measured for SuffixLookup {
         if corpus > 0 {
             case = case.input("corpus", Tensor::vector(words(rng, corpus)));
         }
-        let case = case.output("drafts", DType::I32, &[batch, DRAFTS]).output(
-            "counts",
-            DType::I32,
-            &[batch],
-        );
+        let case =
+            case.output_of("drafts", DType::I32, &[batch, DRAFTS]).output("counts", DType::I32);
         Ok(Work::new(case, Self::memory(shape)))
     }
 }

@@ -123,7 +123,6 @@ impl Measured for TreeVerify {
         };
         let tree = |values: Vec<i64>| Tensor::matrix(values, batch, nodes);
         let max_depth = form.depth(nodes);
-        let path = [batch, max_depth + 1];
         let mut case = Case::new(TreeVerify::new(max_depth))
             .input("draft_tokens", tree(draft))
             .input("target_tokens", Tensor::matrix(target, batch, nodes));
@@ -134,9 +133,9 @@ impl Measured for TreeVerify {
                 .input("next_sibling", tree(every(&links.next_sibling)));
         }
         let case = case
-            .output("tokens", DType::I32, &path)
-            .output("nodes", DType::I32, &path)
-            .output("num_tokens", DType::I32, &[batch]);
+            .output("tokens", DType::I32)
+            .output("nodes", DType::I32)
+            .output("num_tokens", DType::I32);
         Ok(Work::new(case, Self::memory(shape)))
     }
 }

@@ -173,11 +173,11 @@ impl Measured for Unique {
         };
         let case = Case::new(Unique::new())
             .input("keys", Tensor::vector(keys))
-            .output("unique", dtype, &[n])
-            .output("count", DType::U64, &[1]);
+            .output("unique", dtype)
+            .output("count", DType::U64);
         let case = if inverse {
             bytes += n as u64 * DType::I64.size() as u64;
-            case.output("inverse", DType::I64, &[n])
+            case.output("inverse", DType::I64)
         } else {
             case
         };

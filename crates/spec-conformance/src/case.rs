@@ -3,6 +3,8 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use spec_core::shape::{Form, Size};
+use spec_core::sizes::outputs;
 use spec_core::{
     Backend, DType, Descriptor, Error, Operator, Role, Route, Source, Status, Stream, Supports,
     TensorDesc, View, ViewMut,
@@ -74,11 +76,60 @@ pub trait Subject: Operator + Debug {
     /// data that is common to all operators.
     fn random(rng: &mut Rng) -> Case<Self>;
 
-    /// The same requests in another batch.
-    fn recomposed(case: &Case<Self>, rng: &mut Rng) -> Recomposed<Self>;
+    /// The same requests in another batch: [`Recomposed::of_rows`], if all that a row's results
+    /// depend on lies in the same row of other arguments.
+    fn recomposed(case: &Case<Self>, rng: &mut Rng) -> Recomposed<Self> {
+        Recomposed::of_rows(case, rng)
+    }
 
     /// Cuts results to the parts that the contract specifies.
     fn trim(_results: &mut [Argument]) {}
+}
+
+impl<O: Subject> Recomposed<O> {
+    /// Rows of a call in another order, some of them twice and some not at all. Rows are counted by the
+    /// first size of the first argument. Arguments whose first size is another stay as they are.
+    pub fn of_rows(case: &Case<O>, rng: &mut Rng) -> Self {
+        let shapes = O::shapes();
+        let first = O::ARGUMENTS[0].name;
+        let rows = case.get(first).map_or(0, Tensor::rows);
+        let wanted = if rows == 0 { 0 } else { rng.between(0, rows + 3) };
+        let picked: Vec<usize> = (0..wanted).map(|_| rng.below(rows)).collect();
+        let counted = &shapes.arguments()[0].forms[0].sizes[0];
+        // A size that is defined as the number of rows, where the definition holds.
+        let is_defined = |size: &Size| {
+            shapes.rules().iter().any(|rule| {
+                let holds = |&(at, is_given): &(usize, bool)| {
+                    case.get(O::ARGUMENTS[at].name).is_some() == is_given
+                };
+                *size == Size::Name(rule.place)
+                    && rule.value.as_ref() == Some(counted)
+                    && rule.conditions.iter().all(holds)
+            })
+        };
+        let moves = |argument: &Argument| {
+            let at = O::ARGUMENTS.iter().position(|known| known.name == argument.name);
+            let fits = |form: &&Form| {
+                let extents = &argument.tensor.shape;
+                let mut pairs = form.sizes.iter().zip(extents);
+                form.sizes.len() == extents.len()
+                    && pairs.all(|(size, extent)| match size {
+                        Size::Number(number) => number == extent,
+                        _ => true,
+                    })
+            };
+            let form = at.and_then(|at| shapes.arguments()[at].forms.iter().find(fits));
+            form.is_some_and(|form| form.sizes[0] == *counted || is_defined(&form.sizes[0]))
+        };
+        let other = case.map(|argument| match moves(argument) {
+            true => argument.tensor.pick(&picked),
+            false => argument.tensor.clone(),
+        });
+        let written = case.arguments.iter().filter(|argument| argument.role != Role::Input);
+        let written = written.filter(|argument| moves(argument));
+        let rows = written.map(|argument| (argument.name, Rows::Of(picked.clone()))).collect();
+        Recomposed { case: other, rows }
+    }
 }
 
 impl<O: Subject> Case<O> {
@@ -103,8 +154,25 @@ impl<O: Subject> Case<O> {
         self.with(name, Role::InPlace, tensor)
     }
 
-    /// The case with one more argument, of this type and shape, which the call writes.
-    pub fn output(self, name: &'static str, dtype: DType, shape: &[usize]) -> Self {
+    /// The case with one more argument, of this type, which the call writes. Its shape follows from
+    /// the declaration, the options and the arguments so far.
+    ///
+    /// # Panics
+    /// If the shape has a size that these do not say.
+    pub fn output(self, name: &'static str, dtype: DType) -> Self {
+        let desc = |argument: &spec_core::Argument| {
+            self.get(argument.name).map(|tensor| tensor.desc(Layout::PACKED))
+        };
+        let given: Vec<_> = O::ARGUMENTS.iter().map(desc).collect();
+        let made = outputs(&self.operator, &given, &[]);
+        let at = O::ARGUMENTS.iter().position(|argument| argument.name == name);
+        let made = at.and_then(|at| made[at]).unwrap_or_else(|| panic!("no shape for `{name}`"));
+        self.output_of(name, dtype, made.shape())
+    }
+
+    /// The case with one more argument, of this type and shape, which the call writes: an output
+    /// that may have several shapes, or one with a size that only outputs have.
+    pub fn output_of(self, name: &'static str, dtype: DType, shape: &[usize]) -> Self {
         self.with(name, Role::Output, Tensor::to_fill(dtype, shape))
     }
 

@@ -114,7 +114,7 @@ impl<O: Subject> Vector<O> {
                 None if argument.name == "flags" => {}
                 None => {
                     let Tensor { data, shape } = &argument.tensor;
-                    case = case.output(argument.name, data.dtype(), shape);
+                    case = case.output_of(argument.name, data.dtype(), shape);
                 }
             }
         }

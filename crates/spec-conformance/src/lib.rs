@@ -41,6 +41,7 @@ mod pool;
 pub mod random;
 mod report;
 mod rng;
+pub mod routes;
 mod tensor;
 #[cfg(test)]
 mod tests;

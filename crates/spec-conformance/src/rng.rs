@@ -135,6 +135,11 @@ impl Rng {
         }
     }
 
+    /// `len` elements, each made by `item`.
+    pub fn vec<T>(&mut self, len: usize, mut item: impl FnMut(&mut Self) -> T) -> Vec<T> {
+        (0..len).map(|_| item(self)).collect()
+    }
+
     /// A random permutation of 0 .. n.
     pub fn permutation(&mut self, n: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..n).collect();

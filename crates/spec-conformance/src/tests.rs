@@ -1,14 +1,5 @@
 //! Tests that the checks can fail, and that random cases cover every branch of the operators.
 
-use std::collections::HashSet;
-
-use spec_core::ops::prompt_lookup::Occurrence::First;
-use spec_core::ops::topk_router::{Scoring, Select};
-use spec_core::ops::{
-    AdjustLogits, DeduplicateTopk, DraftTree, HotSlots, HybridMtpNgram, IndexerTopk, MoeAlign,
-    NgramMatch, PromptLookup, RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify,
-    Unique,
-};
 use spec_core::philox::{Draw, Purpose};
 use spec_core::{DType, Role, exact, race};
 
@@ -82,20 +73,10 @@ fn sizes_are_of_every_length() {
 /// narrows such an input fails.
 #[test]
 fn inputs_of_64_bits_pass_32() {
-    passes_32::<AdjustLogits>();
-    passes_32::<DeduplicateTopk>();
-    passes_32::<HotSlots>();
-    passes_32::<HybridMtpNgram>();
-    passes_32::<IndexerTopk>();
-    passes_32::<MoeAlign>();
-    passes_32::<NgramMatch>();
-    passes_32::<PromptLookup>();
-    passes_32::<RejectionSample>();
-    passes_32::<SampleLogits>();
-    passes_32::<SuffixLookup>();
-    passes_32::<TopkRouter>();
-    passes_32::<TreeVerify>();
-    passes_32::<Unique>();
+    macro_rules! check {
+        ($($module:ident: $operator:ident,)+) => { $( passes_32::<spec_core::ops::$operator>(); )+ };
+    }
+    spec_core::for_each_operator!(check);
 }
 
 fn passes_32<O: Subject>() {
@@ -114,7 +95,7 @@ fn passes_32<O: Subject>() {
 }
 
 /// The random cases with the seeds `0..count`, and their results on the plain loops.
-fn results<O: Subject>(count: u64) -> Vec<(Case<O>, Vec<Argument>)> {
+pub(crate) fn results<O: Subject>(count: u64) -> Vec<(Case<O>, Vec<Argument>)> {
     let plain = Plain::default();
     (0..count)
         .map(|seed| {
@@ -125,7 +106,7 @@ fn results<O: Subject>(count: u64) -> Vec<(Case<O>, Vec<Argument>)> {
         .collect()
 }
 
-fn integers(results: &[Argument], name: &str) -> Vec<i64> {
+pub(crate) fn integers(results: &[Argument], name: &str) -> Vec<i64> {
     match find(results, name).map(|tensor| tensor.data.clone()) {
         Some(Data::I32(data)) => data.into_iter().map(i64::from).collect(),
         Some(Data::U32(data)) => data.into_iter().map(i64::from).collect(),
@@ -135,11 +116,11 @@ fn integers(results: &[Argument], name: &str) -> Vec<i64> {
 }
 
 /// The flags that at least one of the runs raised.
-fn flags<O: Subject>(runs: &[(Case<O>, Vec<Argument>)]) -> i64 {
+pub(crate) fn flags<O: Subject>(runs: &[(Case<O>, Vec<Argument>)]) -> i64 {
     runs.iter().flat_map(|(_, results)| integers(results, "flags")).fold(0, |a, b| a | b) & 0xFF
 }
 
-fn share(of: impl Iterator<Item = bool>) -> f64 {
+pub(crate) fn share(of: impl Iterator<Item = bool>) -> f64 {
     let (mut yes, mut all) = (0, 0);
     for is in of {
         yes += usize::from(is);
@@ -149,222 +130,8 @@ fn share(of: impl Iterator<Item = bool>) -> f64 {
 }
 
 /// Checks that a share is between a tenth and nine tenths, so that neither side is neglected.
-fn balanced(share: f64, what: &str) {
+pub(crate) fn balanced(share: f64, what: &str) {
     assert!((0.1..0.9).contains(&share), "{what}: {share:.2}");
-}
-
-#[test]
-fn random_rejections_get_everywhere() {
-    let runs = results::<RejectionSample>(300);
-    assert_eq!(flags(&runs), 7);
-    let all = |name| runs.iter().flat_map(move |(_, results)| integers(results, name));
-    balanced(share(all("accepted_counts").map(|n| n > 0)), "requests that accept");
-    balanced(share(all("recovered_counts").map(|n| n > 0)), "requests that recover");
-    balanced(share(all("bonus_counts").map(|n| n > 0)), "requests with a bonus");
-    let given = |name| share(runs.iter().map(|(case, _)| case.get(name).is_some()));
-    balanced(given("draft_probs"), "cases with draft_probs");
-    balanced(given("uniform_samples"), "cases with uniform_samples");
-    balanced(given("seeds"), "cases with seeds");
-    balanced(given("greedy"), "cases with greedy requests");
-    let bare = |(case, _): &(Case<RejectionSample>, _)| {
-        let rows = |name| case.get(name).map(Tensor::rows);
-        rows("cu_num_draft") == rows("bonus_token_ids")
-    };
-    balanced(share(runs.iter().map(bare)), "offsets without a leading 0");
-    for name in ["draft_token_ids", "bonus_token_ids", "cu_num_draft", "output_token_ids"] {
-        for dtype in [DType::I32, DType::U32, DType::I64] {
-            let is = |(case, _): &(Case<RejectionSample>, _)| {
-                case.get(name).is_some_and(|ids| ids.data.dtype() == dtype)
-            };
-            balanced(share(runs.iter().map(is)), name);
-        }
-    }
-    let good = runs.iter().map(|(_, results)| integers(results, "flags")[0] & 0xFF == 0);
-    balanced(share(good), "cases without bad data");
-}
-
-#[test]
-fn random_drafts_get_everywhere() {
-    fn check<O: Subject>() {
-        let runs = results::<O>(300);
-        assert_eq!(flags(&runs), 4);
-        let written = |(case, results): &(Case<O>, Vec<Argument>)| {
-            let name = "draft_tokens";
-            let (before, after) = (integers(&case.arguments, name), integers(results, name));
-            (!before.is_empty()).then(|| before != after)
-        };
-        balanced(share(runs.iter().filter_map(written)), "cases with drafts");
-        let good = runs.iter().map(|(_, results)| integers(results, "flags")[0] & 0xFF == 0);
-        balanced(share(good), "cases without bad data");
-    }
-    check::<NgramMatch>();
-    check::<HybridMtpNgram>();
-}
-
-#[test]
-fn random_texts_get_everywhere() {
-    let runs = results::<PromptLookup>(300);
-    assert_eq!(flags(&runs), 4);
-    let drafts = runs.iter().flat_map(|(_, results)| integers(results, "counts"));
-    balanced(share(drafts.map(|n| n > 0)), "requests with drafts");
-    let good = runs.iter().map(|(_, results)| integers(results, "flags")[0] & 0xFF == 0);
-    balanced(share(good), "cases without bad data");
-    balanced(share(runs.iter().map(|(case, _)| case.operator.occurrence == First)), "first");
-    let columns =
-        runs.iter().map(|(case, _)| case.get("lengths").is_some_and(|t| t.shape.len() == 2));
-    balanced(share(columns), "lengths as a column");
-    balanced(share(runs.iter().map(|(case, _)| case.operator.pad_with_last)), "padded");
-    are_in_slots(&runs);
-    let runs = results::<SuffixLookup>(300);
-    assert_eq!(flags(&runs), 4);
-    balanced(share(runs.iter().map(|(case, _)| case.operator.pad_with_last)), "padded");
-    are_in_slots(&runs);
-}
-
-/// Checks that texts lie in slots in some cases, with requests of every kind, and with limits.
-fn are_in_slots<O: Subject>(runs: &[(Case<O>, Vec<Argument>)]) {
-    let is = |of: fn(&Case<O>) -> bool| share(runs.iter().map(|(case, _)| of(case)));
-    balanced(is(|case| case.get("requests").is_some()), "cases with requests");
-    balanced(is(|case| case.get("max_drafts").is_some()), "cases with limits");
-    let is_wide = |case: &Case<O>| {
-        let dtype = |name| case.get(name).map(|tensor| tensor.data.dtype());
-        dtype("drafts") != dtype("tokens")
-    };
-    balanced(is(is_wide), "drafts wider than tokens");
-    let requests: Vec<(i64, usize)> = runs
-        .iter()
-        .flat_map(|(case, _)| {
-            let slots = case.get("tokens").map_or(0, Tensor::rows);
-            let requests = integers(&case.arguments, "requests");
-            requests.into_iter().map(move |request| (request, slots))
-        })
-        .collect();
-    let is_known = |&(request, slots): &(i64, usize)| {
-        usize::try_from(request).is_ok_and(|request| request < slots)
-    };
-    balanced(share(requests.iter().map(is_known)), "requests with a text");
-    let others = || requests.iter().filter(|request| !is_known(request));
-    balanced(share(others().map(|(request, _)| *request == -1)), "requests that are padding");
-}
-
-#[test]
-fn random_trees_get_everywhere() {
-    let runs = results::<TreeVerify>(300);
-    assert_eq!(flags(&runs), 6);
-    let is = |of: fn(&Case<TreeVerify>) -> bool| share(runs.iter().map(|(case, _)| of(case)));
-    let is_packed = |case: &Case<TreeVerify>, name| {
-        case.get(name).is_some_and(|tokens| tokens.shape.len() == 1)
-    };
-    balanced(is(|case| case.get("first_child").is_some()), "trees");
-    balanced(is(|case| case.get("row_offsets").is_some()), "packed rows");
-    let packed_drafts = runs.iter().map(|(case, _)| is_packed(case, "draft_tokens"));
-    balanced(share(packed_drafts), "packed drafts");
-    let good = runs.iter().map(|(_, results)| integers(results, "flags")[0] & 0xFF == 0);
-    balanced(share(good), "cases without bad data");
-    for has_links in [false, true] {
-        let of_form =
-            runs.iter().filter(|(case, _)| case.get("first_child").is_some() == has_links);
-        let kept = of_form.flat_map(|(_, results)| integers(results, "num_tokens"));
-        balanced(share(kept.map(|count| count > 1)), "requests that keep drafts");
-    }
-    let packed = runs.iter().filter(|(case, _)| case.get("row_offsets").is_some());
-    let counts: Vec<i64> =
-        packed.flat_map(|(_, results)| integers(results, "num_tokens")).collect();
-    assert!(counts.contains(&0), "some requests have no rows");
-}
-
-#[test]
-fn random_draft_trees_get_everywhere() {
-    let runs = results::<DraftTree>(400);
-    assert_eq!(flags(&runs), 5);
-    let is = |of: fn(&Case<DraftTree>) -> bool| share(runs.iter().map(|(case, _)| of(case)));
-    balanced(is(|case| case.operator.cumulative), "shares of the whole way");
-    balanced(is(|case| case.operator.min_drafts > 0), "drafts that come before all others");
-    balanced(is(|case| case.operator.min_survival > 0.0), "a least survival");
-    for name in ["parents", "counts", "trust", "finished", "budget", "masks", "row_offsets", "rows"]
-    {
-        balanced(share(runs.iter().map(|(case, _)| case.get(name).is_some())), name);
-    }
-    let good = runs.iter().map(|(_, results)| integers(results, "flags")[0] & 0xFF == 0);
-    balanced(share(good), "cases without bad data");
-    let drafts = runs.iter().flat_map(|(_, results)| integers(results, "num_drafts"));
-    balanced(share(drafts.map(|count| count > 0)), "requests with drafts");
-    // A budget cuts some requests whose trees would be larger alone.
-    let cut =
-        runs.iter().filter(|(case, _)| case.get("budget").is_some()).map(|(case, results)| {
-            let mut alone = case.clone();
-            alone.arguments.retain(|argument| argument.name != "budget");
-            let alone = alone.run(&Plain::default(), Layout::PACKED).expect("the plain loop runs");
-            integers(&alone, "num_drafts") != integers(results, "num_drafts")
-        });
-    balanced(share(cut), "batches that a budget cuts");
-    let depths = runs.iter().flat_map(|(_, results)| integers(results, "depths"));
-    balanced(share(depths.filter(|depth| *depth > 0).map(|depth| depth > 2)), "deep nodes");
-}
-
-#[test]
-fn random_routers_get_everywhere() {
-    let runs = results::<TopkRouter>(200);
-    assert_eq!(flags(&runs), 7);
-    for name in ["num_tokens", "replicas", "load"] {
-        balanced(share(runs.iter().map(|(case, _)| case.get(name).is_some())), name);
-    }
-    balanced(share(runs.iter().map(|(case, _)| case.operator.shared_experts > 0)), "shared");
-    balanced(share(runs.iter().map(|(case, _)| case.operator.select == Select::Logit)), "logits");
-    for scoring in [Scoring::Sigmoid, Scoring::Softmax, Scoring::SqrtSoftplus] {
-        let is = runs.iter().map(|(case, _)| case.operator.scoring == scoring);
-        balanced(share(is), "a way to score");
-    }
-    let good = runs.iter().map(|(_, results)| integers(results, "flags")[0] & 0xFF == 0);
-    balanced(share(good), "cases without bad data");
-    balanced(share(runs.iter().map(|(case, _)| case.operator.groups > 1)), "grouped");
-    balanced(share(runs.iter().map(|(case, _)| case.get("bias").is_some())), "biased");
-    for dtype in [DType::F32, DType::F16, DType::BF16] {
-        let is = |(case, _): &(Case<TopkRouter>, _)| {
-            case.get("x").is_some_and(|x| x.data.dtype() == dtype)
-        };
-        balanced(share(runs.iter().map(is)), dtype.name());
-    }
-}
-
-#[test]
-fn random_sets_get_everywhere() {
-    let duplicates = |(case, results): &(Case<Unique>, Vec<Argument>)| {
-        let rows = |of: &[Argument], name| find(of, name).map_or(0, Tensor::rows);
-        rows(results, "unique") < rows(&case.arguments, "keys")
-    };
-    balanced(share(results::<Unique>(100).iter().map(duplicates)), "duplicate keys");
-    let padded = |(_, results): &(Case<DeduplicateTopk>, Vec<Argument>)| {
-        integers(results, "unique").contains(&-1)
-    };
-    balanced(share(results::<DeduplicateTopk>(100).iter().map(padded)), "padded rows");
-}
-
-#[test]
-fn random_slots_get_everywhere() {
-    let runs = results::<HotSlots>(300);
-    assert_eq!(flags(&runs), 6);
-    for name in ["requests", "reset", "tail_starts", "block_table", "pages"] {
-        balanced(share(runs.iter().map(|(case, _)| case.get(name).is_some())), name);
-    }
-    let good = runs.iter().map(|(_, results)| integers(results, "flags")[0] & 0xFF == 0);
-    balanced(share(good), "cases without bad data");
-    let ran_out = runs.iter().map(|(_, results)| integers(results, "flags")[0] & 4 != 0);
-    balanced(share(ran_out), "cases that lack slots, or with bad requests or tail starts");
-    let fetches = runs.iter().flat_map(|(_, results)| integers(results, "fetches"));
-    balanced(share(fetches.map(|n| n > 0)), "rows that fetch");
-    let has_hits = |(_, results): &(Case<HotSlots>, Vec<Argument>)| {
-        let fetched: HashSet<i64> = integers(results, "fetch_slots").into_iter().collect();
-        integers(results, "slots").iter().any(|slot| !fetched.contains(slot))
-    };
-    balanced(share(runs.iter().map(has_hits)), "cases with hits or entries outside of the slots");
-    let placed = runs.iter().flat_map(|(_, results)| integers(results, "slots"));
-    balanced(share(placed.map(|slot| slot >= 0)), "entries with a place");
-    // Every length for which a backend has code of its own.
-    let longest = |name| {
-        runs.iter().filter_map(|(case, _)| case.get(name)).map(Tensor::cols).max().unwrap_or(0)
-    };
-    assert!(longest("wanted") > 8192 && longest("resident") > 8192);
 }
 
 /// Noise and exponential variates have the bits that an independent implementation computed.

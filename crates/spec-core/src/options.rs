@@ -24,8 +24,7 @@
 
 use std::fmt;
 
-use crate::check::Checker;
-use crate::{Error, Result, Signature, Status};
+use crate::{Error, Result, Status};
 
 /// An option of an operator, as its contract declares it.
 #[derive(Clone, Copy, Debug)]
@@ -318,31 +317,6 @@ impl OptionInfo {
         self.doc.trim_end().to_owned() + &range
     }
 
-    /// Whether the option may have `value`; an end of its range that is an option counts only
-    /// `by_option`.
-    fn allows<O: Signature>(&self, operator: &O, value: Value, by_option: bool) -> bool {
-        let Some(number) = value.number() else { return true };
-        let Some(range) = self.range else { return number.is_finite() };
-        let max = match range.max.map(|max| max()) {
-            Some(Bound::Number(max)) => Some(max),
-            Some(Bound::Option(end)) if by_option => {
-                operator.option(end.name).ok().and_then(Value::number)
-            }
-            _ => None,
-        };
-        (range.min..=max.unwrap_or(f64::MAX)).contains(&number)
-    }
-
-    /// Whether the option has another value in `operator` than its default.
-    pub(crate) fn is_given<O: Signature>(&self, operator: &O) -> bool {
-        let value = |name| operator.option(name).ok();
-        match self.default {
-            DefaultValue::Required => true,
-            DefaultValue::Is(default) => value(self.name) != Some(default()),
-            DefaultValue::As(other) => value(self.name) != value(other),
-        }
-    }
-
     /// The error for a value that this option of `operator` cannot have.
     pub fn refuse(&self, operator: &'static str, given: impl fmt::Display) -> Error {
         Error::Argument {
@@ -352,34 +326,6 @@ impl OptionInfo {
             value: given.to_string(),
             expected: self.kind.expected().into(),
         }
-    }
-}
-
-impl Checker {
-    /// Checks the range of each option. Ends of ranges that are options come last: these options
-    /// have been checked then.
-    ///
-    /// # Errors
-    /// Status 3.
-    pub(crate) fn ranges<O: Signature>(&self, operator: &O) -> Result<()> {
-        for by_option in [false, true] {
-            let mut wrong = None;
-            operator.each_option(&mut |option, value| {
-                if wrong.is_none() && !option.allows(operator, value, by_option) {
-                    wrong = Some((option, value));
-                }
-            });
-            if let Some((option, value)) = wrong {
-                let expected = match option.range {
-                    Some(range) if value.number().is_some_and(f64::is_finite) => {
-                        range.words(|end| operator.option(end).ok())
-                    }
-                    _ => "a finite number".to_owned(),
-                };
-                return Err(self.error(Status::BadParam, option.name, value, expected));
-            }
-        }
-        Ok(())
     }
 }
 

@@ -62,6 +62,15 @@ impl Sizes {
         sizes
     }
 
+    /// Gives names their values.
+    fn say(&mut self, said: &[(&str, usize)]) {
+        for (name, value) in said {
+            if let Some(place) = self.shapes.names.iter().position(|known| known == name) {
+                self.values[place] = Some(*value);
+            }
+        }
+    }
+
     /// The value of a name.
     ///
     /// # Panics
@@ -331,6 +340,19 @@ impl Checker {
     }
 }
 
+/// The size called `name`, as the declaration defines it by options and by the sizes in `said`;
+/// `None` where it does not, and where a number overflows.
+pub(crate) fn defined<O: Signature>(
+    operator: &O,
+    name: &str,
+    said: &[(&str, usize)],
+) -> Option<usize> {
+    let mut sizes = Sizes::of_options(operator, 0);
+    sizes.say(said);
+    let place = sizes.shapes.names.iter().position(|known| *known == name)?;
+    sizes.value(&Size::Name(place))
+}
+
 /// Descriptors of outputs that a caller has not made yet: packed, of the element type that follows
 /// from another argument, or else of the first type that the output may have. Of several shapes that
 /// an output may have, the descriptor has the one with a size in `extents`, or else the first.
@@ -346,11 +368,7 @@ pub fn outputs<O: Signature>(
     let bits = given.iter().enumerate().map(|(at, desc)| u64::from(desc.is_some()) << at).sum();
     let mut sizes = Sizes::of_options(operator, bits);
     let shapes = O::shapes();
-    for (name, value) in extents {
-        if let Some(place) = shapes.names.iter().position(|known| known == name) {
-            sizes.values[place] = Some(*value);
-        }
-    }
+    sizes.say(extents);
     for (at, desc) in given.iter().enumerate() {
         if let Some(desc) = desc {
             let mut forms = shapes.arguments[at].forms.iter();

@@ -4,8 +4,8 @@
 mod common;
 
 use common::graph::Foreign;
-use common::random::Random;
 use common::{Array, Ready, cuda};
+use spec_conformance::Rng;
 use spec_core::ops::topk_router::preset;
 use spec_core::ops::{MoeAlign, TopkRouter, moe_align, topk_router};
 use spec_core::{Backend, DType, Stream};
@@ -74,7 +74,7 @@ fn a_call_reads_what_the_one_before_it_wrote() {
     let foreign = Foreign::new(&cuda);
     // `moe_align` with one launch and with three; many layers share the router's memory.
     for tokens in [1, 300, 4096, 40_000] {
-        let mut random = Random(tokens as u64);
+        let mut random = Rng::new(tokens as u64, "");
         let mut floats = |count: usize| -> Vec<f32> {
             (0..count).map(|_| random.below(1 << 16) as f32 / 4096.0 - 8.0).collect()
         };

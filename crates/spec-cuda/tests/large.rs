@@ -5,9 +5,9 @@
 
 mod common;
 
-use common::random::Random;
 use common::{Array, Ready, cuda};
 use cudarc::driver::sys;
+use spec_conformance::Rng;
 use spec_core::ops::{
     DeduplicateTopk, RejectionSample, Unique, deduplicate_topk, rejection_sample, topk_router,
     unique,
@@ -68,7 +68,7 @@ fn part<T: Element>(cuda: &Cuda, array: &Array<T>, start: usize, len: usize) -> 
 #[ignore = "needs 65 GB of device memory"]
 fn more_keys_than_32_bits_count() {
     let Some(cuda) = cuda() else { return };
-    let mut random = Random(11);
+    let mut random = Rng::new(11, "");
     // The keys of a period are distinct, because the factor is odd.
     let period = 1 << 20;
     let factor = random.next() as u32 | 1;
@@ -108,7 +108,7 @@ fn more_keys_than_32_bits_count() {
 #[ignore = "needs 18 GB of device memory"]
 fn more_indices_than_32_bits_count() {
     let Some(cuda) = cuda() else { return };
-    let mut random = Random(12);
+    let mut random = Rng::new(12, "");
     let (steps, k, period) = (4, 2048, 64);
     let n = steps * k;
     let batch = MANY / n + 1;
@@ -152,7 +152,7 @@ fn route(cuda: &Cuda, x: &Array<f32>) -> (Array<f32>, Array<i32>) {
 #[ignore = "needs 10 GB of device memory"]
 fn more_logits_than_32_bits_count() {
     let Some(cuda) = cuda() else { return };
-    let mut random = Random(13);
+    let mut random = Rng::new(13, "");
     let period = 64;
     let tokens = MANY.div_ceil(EXPERTS * period) * period;
     let mut logits = || random.vec(period * EXPERTS, |r| r.unit() * 8.0 - 4.0);
@@ -209,7 +209,7 @@ fn verify(cuda: &Cuda, operator: &RejectionSample, target: &Array<f32>) -> Array
 #[ignore = "needs 10 GB of device memory"]
 fn more_probabilities_than_32_bits_count() {
     let Some(cuda) = cuda() else { return };
-    let mut random = Random(14);
+    let mut random = Rng::new(14, "");
     let request = DRAFTS * VOCAB;
     let batch = MANY / request + 1;
     // Three drafts are likely. The fourth is unlikely, so it is rejected and recovered.

@@ -6,8 +6,8 @@ mod common;
 use std::time::Duration;
 
 use common::graph::Foreign;
-use common::random::Random;
 use common::{Array, Ready, cuda};
+use spec_conformance::Rng;
 use spec_core::ops::{SampleLogits, sample_logits};
 use spec_core::{DType, Place, TensorDesc};
 
@@ -77,7 +77,7 @@ fn sample_logits_ends_while_logits_change() {
     };
     let last = address + ((VOCAB - CHANGED) * size_of::<f32>()) as u64;
     let pitch = VOCAB * size_of::<f32>();
-    let mut random = Random(1);
+    let mut random = Rng::new(1, "");
     let changes = stores.capture(|_| {
         let mut left = 0;
         let mut value = OTHER;

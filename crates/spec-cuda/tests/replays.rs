@@ -7,7 +7,6 @@ mod common;
 mod decode_tail;
 
 use common::graph::Foreign;
-use common::random::Random;
 use common::{Array, Ready, cuda};
 use decode_tail::trees::TreeTail;
 use decode_tail::{DecodeTail, Tail};
@@ -30,7 +29,7 @@ const OTHERS: i64 = 10;
 struct Texts {
     tokens: Array<i64>,
     places: [Vec<usize>; REQUESTS],
-    random: Random,
+    random: Rng,
 }
 
 impl Texts {
@@ -38,7 +37,7 @@ impl Texts {
         let mut text: Vec<i64> = (0..LENGTH as i64).map(|i| OTHERS + i).collect();
         text[LENGTH - 3..].copy_from_slice(&PATTERN);
         let tokens = Array::from(cuda, &[&text[..]; REQUESTS].concat());
-        Texts { tokens, places: Default::default(), random: Random(1) }
+        Texts { tokens, places: Default::default(), random: Rng::new(1, "") }
     }
 
     fn write(&mut self, request: usize, place: usize, tokens: [i64; 3]) {
@@ -53,9 +52,9 @@ impl Texts {
             for place in std::mem::take(&mut self.places[request]) {
                 self.write(request, place, [0, 1, 2].map(|k| OTHERS + place as i64 + k));
             }
-            let many = [0, 1, 2, 12][self.random.below(4) as usize];
+            let many = [0, 1, 2, 12][self.random.below(4)];
             for _ in 0..many {
-                let place = self.random.below((LENGTH / 8 - 2) as u64) as usize * 8;
+                let place = self.random.below(LENGTH / 8 - 2) * 8;
                 self.write(request, place, PATTERN);
                 self.places[request].push(place);
             }

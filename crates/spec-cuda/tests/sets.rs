@@ -4,8 +4,8 @@
 
 mod common;
 
-use common::random::Random;
 use common::{Array, Ready, cuda};
+use spec_conformance::Rng;
 use spec_core::ops::deduplicate_topk::{Buffers, Tensors};
 use spec_core::ops::{DeduplicateTopk, Unique, unique};
 use spec_core::{Backend, DType, Element, Stream, TensorDesc};
@@ -67,9 +67,9 @@ fn check_rows(cuda: &Cuda, indices: &[i32], batch: usize, steps: usize, k: usize
 #[test]
 fn rows_are_deduplicated() {
     let Some(cuda) = cuda() else { return };
-    let mut random = Random(1);
+    let mut random = Rng::new(1, "");
     // Bitmaps of each size, buckets, windows, parts; ranges that start high.
-    let ranges: [(i64, u64); 12] = [
+    let ranges: [(i64, usize); 12] = [
         (0, 1 << 10),
         (0, 1 << 17),
         (0, 1 << 18),
@@ -98,14 +98,14 @@ fn rows_are_deduplicated() {
 #[test]
 fn awkward_rows_are_deduplicated() {
     let Some(cuda) = cuda() else { return };
-    let mut random = Random(2);
+    let mut random = Rng::new(2, "");
     for (steps, k) in [(1, 2000), (3, 1900), (4, 2048), (8, 2048), (2, 9000), (3, 14_000)] {
         let n = steps * k;
         // Crowded buckets: a tight cluster and one value far away.
         let mut cluster = random.vec(n, |r| 77 + r.below(3000) as i32);
         cluster[n / 2] = i32::MAX;
         // All equal; all padding; the two ends; each value twice.
-        let doubled = random.vec(n, |r| (r.below(n as u64 / 2) * 1_000_003 % 0x7FFF_FFFF) as i32);
+        let doubled = random.vec(n, |r| (r.below(n / 2) * 1_000_003 % 0x7FFF_FFFF) as i32);
         // Small and large values, each in warps of their own.
         let bounds = [1 << 17, 1 << 18, 1 << 20, 1 << 31];
         let mut mixed = |kinds: usize| -> Vec<i32> {
@@ -185,7 +185,7 @@ fn check_keys<T: Element + Ord + std::fmt::Debug>(cuda: &Cuda, keys: &[T], with_
 #[test]
 fn keys_are_made_unique() {
     let Some(cuda) = cuda() else { return };
-    let mut random = Random(3);
+    let mut random = Rng::new(3, "");
     for n in [0, 1, 2, 31, 33, 4096, 8191, 8192, 8193, 9216, 9217, 16_384, 16_385, 50_000, 700_000]
     {
         // Shifts leave fewer significant bits and more duplicates; the last
@@ -211,7 +211,7 @@ fn keys_are_made_unique() {
 #[test]
 fn awkward_keys_are_made_unique() {
     let Some(cuda) = cuda() else { return };
-    let mut random = Random(4);
+    let mut random = Rng::new(4, "");
     for n in [9217, 300_000, 3_000_000] {
         let step = u64::MAX / n as u64;
         let ascending: Vec<u64> = (0..n as u64).map(|i| i / 8 * 7 * step).collect();
@@ -231,15 +231,15 @@ fn awkward_keys_are_made_unique() {
             (key >> bits).wrapping_mul(0x9E37_79B9_7F4A_7C15)
         });
         // Clusters of many close keys that are not equal.
-        let clusters = random.vec(n, |r| r.below(50) << 58 | r.below(1 << 30));
+        let clusters = random.vec(n, |r| (r.below(50) << 58 | r.below(1 << 30)) as u64);
         // Nearly all keys are in a corner of the range; a few keys span the rest.
-        let mut corner = random.vec(n, |r| (1 << 40) + r.below(1 << 22));
+        let mut corner = random.vec(n, |r| (1 << 40) + r.below(1 << 22) as u64);
         for i in (0..n).step_by(n / 9) {
             corner[i] = random.next();
         }
         // Buckets with few distinct keys that occur often; and very uneven bins.
-        let repeated = random.vec(n, |r| r.below(n as u64 / 40 + 1).wrapping_mul(step));
-        let uneven = random.vec(n, |r| r.next() & !0xFFFF_FFFF_F000 | r.below(4) << 40);
+        let repeated = random.vec(n, |r| (r.below(n / 40 + 1) as u64).wrapping_mul(step));
+        let uneven = random.vec(n, |r| r.next() & !0xFFFF_FFFF_F000 | (r.below(4) as u64) << 40);
         let cases = [
             ascending,
             last_is_low,

@@ -98,7 +98,8 @@ fn two_handles_work_on_two_streams_at_once() {
                     }
                 }
                 cuda.synchronize().expect("the calls");
-                results.extend(cases.iter().map(|(name, case)| (*name, seed, case.outputs())));
+                results
+                    .extend(cases.iter().map(|(name, case)| (name.clone(), seed, case.outputs())));
             }
             results
         }

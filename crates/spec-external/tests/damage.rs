@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use spec::cpu::Cpu;
 use spec::dtype::as_bytes;
+use spec_conformance::Rng;
 use spec_external::raw::{self, RawSink};
 use spec_external::{Distinct, Error, Key, Output, Phase, Result, Summary};
 
@@ -23,26 +24,6 @@ const KEYS: usize = 500_000;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The message for a block that is not what was written.
 const CHANGED: &str = "is not what was written there: the disk or the memory is faulty";
-
-/// A generator of pseudo-random numbers.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ mixed >> 31
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn bytes(&mut self, count: u64) -> Vec<u8> {
-        (0..count).map(|_| self.next() as u8).collect()
-    }
-}
 
 struct Case {
     folder: tempfile::TempDir,
@@ -129,9 +110,9 @@ fn files(folder: &Path, kind: &str) -> Vec<PathBuf> {
 }
 
 /// A random one of these files, and its length.
-fn some(folder: &Path, kind: &str, random: &mut Random) -> (PathBuf, File, u64) {
+fn some(folder: &Path, kind: &str, random: &mut Rng) -> (PathBuf, File, u64) {
     let mut files = files(folder, kind);
-    let path = files.swap_remove(random.below(files.len() as u64) as usize);
+    let path = files.swap_remove(random.below(files.len()));
     let file = File::options().read(true).write(true).open(&path).unwrap();
     let len = file.metadata().unwrap().len();
     (path, file, len)
@@ -141,7 +122,7 @@ fn some(folder: &Path, kind: &str, random: &mut Random) -> (PathBuf, File, u64) 
 /// fail.
 #[test]
 fn without_damage_the_runs_succeed() {
-    let mut random = Random(1);
+    let mut random = Rng::new(1, "damage");
     let keys: Vec<u64> = (0..KEYS).map(|_| random.next()).collect();
     for counts in [false, true] {
         let case = Case::new(&keys, counts);
@@ -150,7 +131,7 @@ fn without_damage_the_runs_succeed() {
     }
 }
 
-fn one_flipped_bit<K: Key>(keys: &[K], rounds: u64, mut random: Random) {
+fn one_flipped_bit<K: Key>(keys: &[K], rounds: u64, mut random: Rng) {
     for kind in ["keys", "counts"] {
         let case = Case::new(keys, kind == "counts");
         for round in 0..rounds {
@@ -160,7 +141,7 @@ fn one_flipped_bit<K: Key>(keys: &[K], rounds: u64, mut random: Random) {
                 let at = match round {
                     0 => 0,
                     1 => len - 1,
-                    _ => random.below(len),
+                    _ => random.below(len as usize) as u64,
                 };
                 let mut byte = [0];
                 file.read_exact_at(&mut byte, at).unwrap();
@@ -174,17 +155,17 @@ fn one_flipped_bit<K: Key>(keys: &[K], rounds: u64, mut random: Random) {
 
 #[test]
 fn one_flipped_bit_anywhere() {
-    let mut random = Random(2);
+    let mut random = Rng::new(2, "damage");
     let keys: Vec<u64> = (0..KEYS).map(|_| random.next()).collect();
     one_flipped_bit(&keys, 40, random);
     // If all neighbouring numbers are keys too, a flipped bit need not break the order.
     let dense: Vec<i32> = (0..2 * KEYS as i32).map(|key| key ^ 0x5555).collect();
-    one_flipped_bit(&dense, 10, Random(3));
+    one_flipped_bit(&dense, 10, Rng::new(3, "damage"));
 }
 
 #[test]
 fn bytes_that_are_lost_or_others() {
-    let mut random = Random(4);
+    let mut random = Rng::new(4, "damage");
     let keys: Vec<u64> = (0..KEYS).map(|_| random.next()).collect();
     for kind in ["keys", "counts"] {
         let case = Case::new(&keys, kind == "counts");
@@ -193,8 +174,12 @@ fn bytes_that_are_lost_or_others() {
                 case.fails::<u64>(CHANGED, |folder: &Path| {
                     let (path, file, len) = some(folder, kind, &mut random);
                     let size = size.min(len);
-                    let at = random.below(len / size) * size;
-                    let bytes = if garbage { random.bytes(size) } else { vec![0; size as usize] };
+                    let at = random.below((len / size) as usize) as u64 * size;
+                    let bytes = if garbage {
+                        random.vec(size as usize, |random| random.next() as u8)
+                    } else {
+                        vec![0; size as usize]
+                    };
                     file.write_all_at(&bytes, at).unwrap();
                     path
                 });
@@ -206,7 +191,7 @@ fn bytes_that_are_lost_or_others() {
                 let left = match round {
                     0 => 0,
                     1 => len - 1,
-                    _ => random.below(len),
+                    _ => random.below(len as usize) as u64,
                 };
                 file.set_len(left).unwrap();
                 path
@@ -217,7 +202,7 @@ fn bytes_that_are_lost_or_others() {
 
 #[test]
 fn blocks_in_the_place_of_others() {
-    let mut random = Random(5);
+    let mut random = Rng::new(5, "damage");
     let keys: Vec<u64> = (0..KEYS).map(|_| random.next()).collect();
     let case = Case::new(&keys, false);
     // Ascending keys with a correct checksum, but of another block or another run.
@@ -242,7 +227,7 @@ fn blocks_in_the_place_of_others() {
 
 #[test]
 fn files_that_cannot_be_read() {
-    let mut random = Random(6);
+    let mut random = Rng::new(6, "damage");
     let keys: Vec<u64> = (0..KEYS).map(|_| random.next()).collect();
     for kind in ["keys", "counts"] {
         let case = Case::new(&keys, kind == "counts");
@@ -263,7 +248,7 @@ fn files_that_cannot_be_read() {
 /// A run that was made by merging other runs is checked too.
 #[test]
 fn damage_to_what_was_merged_once() {
-    let mut random = Random(7);
+    let mut random = Rng::new(7, "damage");
     let keys: Vec<u64> = (0..18_000_000).map(|_| random.next()).collect();
     let case = Case::new(&keys, false);
     let result = case.run::<u64>(1, |folder: &Path| {

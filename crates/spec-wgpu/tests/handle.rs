@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{Random, Tensor, alone, bytes_of, gpu, read_buffer, workspace};
+use common::{Tensor, alone, bytes_of, gpu, read_buffer, workspace};
+use spec_conformance::Rng;
 use spec_core::ops::deduplicate_topk::Buffers;
 use spec_core::ops::{DeduplicateTopk, Unique};
 use spec_core::{Backend, DType, Descriptor, Device, Status, Stream, View, ViewMut};
@@ -71,7 +72,7 @@ fn plain_means_default_limits() {
 fn memory_reads_what_was_written() {
     let _alone = alone();
     let Some(gpu) = default_gpu() else { return };
-    let mut random = Random(5);
+    let mut random = Rng::new(5, "");
     for size in [0, 1, 2, 3, 4, 5, 17, 1000, 100_001] {
         let mut memory = gpu.allocate_bytes(size).unwrap();
         assert_eq!(memory.size(), size);
@@ -127,7 +128,7 @@ fn one_buffer_and_one_encoder_of_a_foreign_device() {
     let first = Descriptor::create(&gpu, &operator, &tensors).unwrap();
     let second =
         Descriptor::create(&gpu, &Unique::new(), &Unique::new().tensors(DType::I32, k)).unwrap();
-    let mut random = Random(6);
+    let mut random = Rng::new(6, "");
     let values: Vec<i32> = (0..k).map(|_| random.below(1 << 31) as i32 % 3000 * 700_000).collect();
     let (input, row) = (12u64, 4 * k as u64);
     let distinct = input + row + 4;
@@ -212,7 +213,7 @@ fn repeated_and_concurrent_calls() {
         for thread in 0..4 {
             let (gpu, descriptor) = (&gpu, &descriptor);
             scope.spawn(move || {
-                let mut random = Random(thread);
+                let mut random = Rng::new(thread, "");
                 for turn in 0..20 {
                     let values: Vec<i32> = (0..600).map(|_| random.below(300) as i32).collect();
                     let indices = Tensor::new(gpu, DType::I32, &bytes_of(&values), turn);

@@ -334,7 +334,7 @@ impl Subject for AdjustLogits {
             .input("think_start", [7])
             .input("think_end", [3])
             .input("think_forced", [8, 3])
-            .output("forced", DType::I32, &[4])
+            .output("forced", DType::I32)
             .in_place("flags", [0_u32]);
         vec![case.in_place("flags", [0_u32]), next]
     }
@@ -410,7 +410,7 @@ impl Subject for AdjustLogits {
                 .input("think_end", Tensor::vector(end))
                 .input("think_forced", Tensor::vector(forced));
             if !rng.chance(8) {
-                case = case.output("forced", DType::I32, &[rows]);
+                case = case.output("forced", DType::I32);
             }
         }
         case.in_place("flags", Tensor::vector(rng.flags()))

@@ -1,7 +1,6 @@
 use super::ngram::per_request;
 use crate::Rng;
-use crate::argument::Argument;
-use crate::case::{Case, Recomposed, Rows, Subject};
+use crate::case::{Case, Subject};
 use crate::plain;
 use crate::tensor::Tensor;
 use spec_core::ops::append_tokens::AppendTokens;
@@ -27,8 +26,8 @@ impl Subject for AppendTokens {
             .input("stop_tokens", [[2]; 5])
             .input("max_lengths", [9, 9, 4, 9, 9])
             .in_place("finished", [0, 0, 0, 2, 0])
-            .output("appended", DType::I32, &[5])
-            .output("last_tokens", DType::I32, &[5]);
+            .output("appended", DType::I32)
+            .output("last_tokens", DType::I32);
         vec![case.in_place("flags", [0_u32])]
     }
 
@@ -79,25 +78,10 @@ impl Subject for AppendTokens {
             let values = (0..batch).map(|_| finished(rng)).collect();
             case = case.in_place("finished", Tensor::vector(Rng::integers(DType::I32, values)));
         }
-        case = case.output("appended", DType::I32, &[batch]);
+        case = case.output("appended", DType::I32);
         if rng.chance(2) {
-            case = case.output("last_tokens", dtype, &[batch]);
+            case = case.output("last_tokens", dtype);
         }
         case.in_place("flags", Tensor::vector(rng.flags()))
-    }
-
-    /// Some of the requests, in another order, some of them twice.
-    fn recomposed(case: &Case<Self>, rng: &mut Rng) -> Recomposed<Self> {
-        let batch = case.get("tokens").map_or(0, Tensor::rows);
-        let wanted = if batch == 0 { 0 } else { rng.between(0, batch + 3) };
-        let requests: Vec<usize> = (0..wanted).map(|_| rng.below(batch)).collect();
-        let case = case.map(|Argument { name, tensor, .. }| match *name {
-            "flags" => tensor.clone(),
-            _ => tensor.pick(&requests),
-        });
-        let written = ["tokens", "lengths", "finished", "appended", "last_tokens"];
-        let given = written.into_iter().filter(|name| case.get(name).is_some());
-        let rows = given.map(|name| (name, Rows::Of(requests.clone()))).collect();
-        Recomposed { case, rows }
     }
 }

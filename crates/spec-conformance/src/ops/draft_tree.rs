@@ -25,21 +25,21 @@ impl Subject for DraftTree {
                 .input("finished", [0, 0, 1])
                 .input("roots", [1, 2, 3])
                 .input("starts", [7, 8, 9])
-                .output("drafts", DType::I32, &[3, 4])
-                .output("num_drafts", DType::I32, &[3])
-                .output("picked", DType::I32, &[3, 4])
-                .output("draft_parents", DType::I32, &[3, 4])
-                .output("first_child", DType::I32, &[3, 5])
-                .output("next_sibling", DType::I32, &[3, 5])
-                .output("depths", DType::I32, &[3, 5])
-                .output("masks", DType::I32, &[3, 5, 1])
-                .output("survivals", DType::F32, &[3, 4])
-                .output("row_offsets", DType::I32, &[4])
-                .output("rows", DType::I32, &[8])
-                .output("row_requests", DType::I32, &[8])
-                .output("row_parents", DType::I32, &[8])
-                .output("row_tokens", DType::I32, &[8])
-                .output("row_positions", DType::I32, &[8]);
+                .output_of("drafts", DType::I32, &[3, 4])
+                .output("num_drafts", DType::I32)
+                .output("picked", DType::I32)
+                .output("draft_parents", DType::I32)
+                .output("first_child", DType::I32)
+                .output("next_sibling", DType::I32)
+                .output("depths", DType::I32)
+                .output("masks", DType::I32)
+                .output("survivals", DType::F32)
+                .output("row_offsets", DType::I32)
+                .output_of("rows", DType::I32, &[8])
+                .output("row_requests", DType::I32)
+                .output("row_parents", DType::I32)
+                .output("row_tokens", DType::I32)
+                .output("row_positions", DType::I32);
             case.in_place("flags", [0_u32])
         };
         let chain = Case::new(DraftTree::new().cumulative(true))
@@ -47,8 +47,8 @@ impl Subject for DraftTree {
             .input("shares", [[0.5, 0.25, 0.25], [1.0, f32::NAN, 1.0]])
             .input("trust", [0.5, 1.0])
             .input("budget", [-1])
-            .output("drafts", DType::I32, &[2, 3])
-            .output("num_drafts", DType::I32, &[2])
+            .output_of("drafts", DType::I32, &[2, 3])
+            .output("num_drafts", DType::I32)
             .in_place("flags", [0_u32]);
         vec![
             case(DraftTree::new()),
@@ -93,22 +93,20 @@ impl Subject for DraftTree {
             };
             case = case.input("budget", [budget]);
         }
-        case = case.output("drafts", dtype, &[batch, n]).output("num_drafts", DType::I32, &[batch]);
-        let nodes = n + 1;
-        let masks = [batch, nodes, nodes.div_ceil(32)];
-        let optional: [(_, _, &[usize]); 8] = [
-            ("picked", DType::I32, &[batch, n]),
-            ("draft_parents", DType::I32, &[batch, n]),
-            ("first_child", DType::I32, &[batch, nodes]),
-            ("next_sibling", DType::I32, &[batch, nodes]),
-            ("depths", DType::I32, &[batch, nodes]),
-            ("masks", DType::I32, &masks),
-            ("survivals", DType::F32, &[batch, n]),
-            ("row_offsets", DType::I32, &[batch + 1]),
+        case = case.output_of("drafts", dtype, &[batch, n]).output("num_drafts", DType::I32);
+        let optional = [
+            ("picked", DType::I32),
+            ("draft_parents", DType::I32),
+            ("first_child", DType::I32),
+            ("next_sibling", DType::I32),
+            ("depths", DType::I32),
+            ("masks", DType::I32),
+            ("survivals", DType::F32),
+            ("row_offsets", DType::I32),
         ];
-        for (name, dtype, shape) in optional {
+        for (name, dtype) in optional {
             if rng.chance(2) {
-                case = case.output(name, dtype, shape);
+                case = case.output(name, dtype);
             }
         }
         case = with_rows(case, rng, dtype, batch, n);
@@ -226,12 +224,12 @@ fn with_rows(
     for name in ["rows", "row_requests", "row_parents", "row_tokens"] {
         if rng.chance(2) {
             let dtype = if name == "row_tokens" { dtype } else { DType::I32 };
-            case = case.output(name, dtype, &[cap]);
+            case = case.output_of(name, dtype, &[cap]);
         }
     }
     let starts = case.get("starts").map(|starts| starts.data.dtype());
     if let Some(starts) = starts.filter(|_| rng.chance(2)) {
-        case = case.output("row_positions", starts, &[cap]);
+        case = case.output_of("row_positions", starts, &[cap]);
     }
     case
 }
@@ -294,5 +292,44 @@ impl Candidates {
             }
         }
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plain::Plain;
+    use crate::tensor::Layout;
+    use crate::tests::{balanced, flags, integers, results, share};
+
+    #[test]
+    fn random_draft_trees_get_everywhere() {
+        let runs = results::<DraftTree>(400);
+        assert_eq!(flags(&runs), 5);
+        let is = |of: fn(&Case<DraftTree>) -> bool| share(runs.iter().map(|(case, _)| of(case)));
+        balanced(is(|case| case.operator.cumulative), "shares of the whole way");
+        balanced(is(|case| case.operator.min_drafts > 0), "drafts that come before all others");
+        balanced(is(|case| case.operator.min_survival > 0.0), "a least survival");
+        for name in
+            ["parents", "counts", "trust", "finished", "budget", "masks", "row_offsets", "rows"]
+        {
+            balanced(share(runs.iter().map(|(case, _)| case.get(name).is_some())), name);
+        }
+        let good = runs.iter().map(|(_, results)| integers(results, "flags")[0] & 0xFF == 0);
+        balanced(share(good), "cases without bad data");
+        let drafts = runs.iter().flat_map(|(_, results)| integers(results, "num_drafts"));
+        balanced(share(drafts.map(|count| count > 0)), "requests with drafts");
+        // A budget cuts some requests whose trees would be larger alone.
+        let cut =
+            runs.iter().filter(|(case, _)| case.get("budget").is_some()).map(|(case, results)| {
+                let mut alone = case.clone();
+                alone.arguments.retain(|argument| argument.name != "budget");
+                let alone =
+                    alone.run(&Plain::default(), Layout::PACKED).expect("the plain loop runs");
+                integers(&alone, "num_drafts") != integers(results, "num_drafts")
+            });
+        balanced(share(cut), "batches that a budget cuts");
+        let depths = runs.iter().flat_map(|(_, results)| integers(results, "depths"));
+        balanced(share(depths.filter(|depth| *depth > 0).map(|depth| depth > 2)), "deep nodes");
     }
 }

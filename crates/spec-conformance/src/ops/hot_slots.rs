@@ -14,11 +14,11 @@ impl Subject for HotSlots {
     }
 
     fn examples() -> Vec<Case<Self>> {
-        let outputs = |case: Case<Self>, rows: usize, columns: usize| {
-            case.output("slots", DType::I32, &[rows, columns])
-                .output("fetch_positions", DType::I32, &[rows, columns])
-                .output("fetch_slots", DType::I32, &[rows, columns])
-                .output("fetches", DType::I32, &[rows])
+        let outputs = |case: Case<Self>| {
+            case.output("slots", DType::I32)
+                .output("fetch_positions", DType::I32)
+                .output("fetch_slots", DType::I32)
+                .output("fetches", DType::I32)
                 .in_place("flags", [0_u32])
         };
         // Hits only, a miss that takes the empty slot, the same after a reset, more misses than
@@ -48,7 +48,7 @@ impl Subject for HotSlots {
             .input("tail_starts", [30, 30])
             .input("block_table", [[10, 4, 7], [-1, 3, 5]])
             .input("pages", [[6, -1, -1], [-1, 6, 6]]);
-        vec![outputs(plain, 5, 5), outputs(placed, 2, 5)]
+        vec![outputs(plain), outputs(placed)]
     }
 
     fn random(rng: &mut Rng) -> Case<Self> {
@@ -93,10 +93,9 @@ impl Subject for HotSlots {
                 case = case.input("pages", Tensor::matrix(all, sizes.tables, pages));
             }
         }
-        for name in ["slots", "fetch_positions", "fetch_slots"] {
-            case = case.output(name, DType::I32, &[sizes.batch, sizes.m]);
+        for name in ["slots", "fetch_positions", "fetch_slots", "fetches"] {
+            case = case.output(name, DType::I32);
         }
-        case = case.output("fetches", DType::I32, &[sizes.batch]);
         case.in_place("flags", Tensor::vector(rng.flags()))
     }
 
@@ -112,17 +111,7 @@ impl Subject for HotSlots {
         };
         let is_shared = |tensor: &Tensor| tensor.rows() == 1;
         if requests.is_none() && rng.chance(2) {
-            let wanted = if batch == 0 { 0 } else { rng.between(0, batch + 3) };
-            let picked: Vec<usize> = (0..wanted).map(|_| rng.below(batch)).collect();
-            let case = case.map(|Argument { name, tensor, .. }| match *name {
-                "flags" => tensor.clone(),
-                "step" if is_shared(tensor) => tensor.clone(),
-                _ => tensor.pick(&picked),
-            });
-            let written =
-                ["slots", "fetch_positions", "fetch_slots", "fetches", "resident", "used"];
-            let rows = written.map(|name| (name, Rows::Of(picked.clone()))).into();
-            return Recomposed { case, rows };
+            return Recomposed::of_rows(case, rng);
         }
         let is_mapped = requests.is_some();
         let requests = requests.unwrap_or_else(|| (0..batch as i32).collect());
@@ -280,5 +269,42 @@ impl Sizes {
             true => rng.pick(&[-1, i32::MIN, i32::MAX, 1 << 27, 1 << 30]),
         };
         ((0..self.tables * blocks).map(|_| block(rng)).collect(), blocks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{balanced, flags, integers, results, share};
+    use std::collections::HashSet;
+
+    #[test]
+    fn random_slots_get_everywhere() {
+        let runs = results::<HotSlots>(300);
+        assert_eq!(flags(&runs), 6);
+        for name in ["requests", "reset", "tail_starts", "block_table", "pages"] {
+            balanced(share(runs.iter().map(|(case, _)| case.get(name).is_some())), name);
+        }
+        let good = runs.iter().map(|(_, results)| integers(results, "flags")[0] & 0xFF == 0);
+        balanced(share(good), "cases without bad data");
+        let ran_out = runs.iter().map(|(_, results)| integers(results, "flags")[0] & 4 != 0);
+        balanced(share(ran_out), "cases that lack slots, or with bad requests or tail starts");
+        let fetches = runs.iter().flat_map(|(_, results)| integers(results, "fetches"));
+        balanced(share(fetches.map(|n| n > 0)), "rows that fetch");
+        let has_hits = |(_, results): &(Case<HotSlots>, Vec<Argument>)| {
+            let fetched: HashSet<i64> = integers(results, "fetch_slots").into_iter().collect();
+            integers(results, "slots").iter().any(|slot| !fetched.contains(slot))
+        };
+        balanced(
+            share(runs.iter().map(has_hits)),
+            "cases with hits or entries outside of the slots",
+        );
+        let placed = runs.iter().flat_map(|(_, results)| integers(results, "slots"));
+        balanced(share(placed.map(|slot| slot >= 0)), "entries with a place");
+        // Every length for which a backend has code of its own.
+        let longest = |name| {
+            runs.iter().filter_map(|(case, _)| case.get(name)).map(Tensor::cols).max().unwrap_or(0)
+        };
+        assert!(longest("wanted") > 8192 && longest("resident") > 8192);
     }
 }

@@ -1,6 +1,5 @@
 use crate::Rng;
-use crate::argument::Argument;
-use crate::case::{Case, Recomposed, Rows, Subject};
+use crate::case::{Case, Subject};
 use crate::plain;
 use crate::tensor::Tensor;
 use spec_core::ops::indexer_topk::{IndexerTopk, MAX_K, MAX_POOL};
@@ -30,10 +29,10 @@ impl Subject for IndexerTopk {
             .input("scores", scores)
             .input("lengths", [6, 6, 6, 3, 9])
             .input("starts", [0, 0, 0, 1, 2])
-            .output("indices", DType::I32, &[5, 4])
-            .output("values", DType::F32, &[5, 4])
+            .output("indices", DType::I32)
+            .output("values", DType::F32)
             .input("block_table", [[7, 2, 5], [4, 0, -1], [0, 1, 2], [9, 8, 7], [6, -3, 0]])
-            .output("slots", DType::I32, &[5, 4]);
+            .output("slots", DType::I32);
         vec![case.in_place("flags", [0_u32]), example_of_blocks(), example_of_candidates()]
     }
 
@@ -80,29 +79,14 @@ impl Subject for IndexerTopk {
         } else {
             case = with_ranges(case, rng, rows, cols);
         }
-        case = case.output("indices", rng.id_dtype(), &[rows, k]);
+        case = case.output("indices", rng.id_dtype());
         if rng.chance(2) {
-            case = case.output("values", DType::F32, &[rows, k]);
+            case = case.output("values", DType::F32);
         }
         if rng.chance(2) {
-            case = paged(case, rng, rows, items).output("slots", DType::I32, &[rows, k]);
+            case = paged(case, rng, rows, items).output("slots", DType::I32);
         }
         case.in_place("flags", Tensor::vector(rng.flags()))
-    }
-
-    /// Some of the rows, in another order, some of them twice.
-    fn recomposed(case: &Case<Self>, rng: &mut Rng) -> Recomposed<Self> {
-        let rows = case.get("scores").map_or(0, Tensor::rows);
-        let wanted = if rows == 0 { 0 } else { rng.between(0, rows + 3) };
-        let picked: Vec<usize> = (0..wanted).map(|_| rng.below(rows)).collect();
-        let mapped = case.get("requests").is_some();
-        let case = case.map(|Argument { name, tensor, .. }| match *name {
-            "flags" => tensor.clone(),
-            "block_table" if mapped => tensor.clone(),
-            _ => tensor.pick(&picked),
-        });
-        let rows = ["indices", "values", "slots"].map(|name| (name, Rows::Of(picked.clone())));
-        Recomposed { case, rows: rows.into() }
     }
 }
 
@@ -116,8 +100,8 @@ fn example_of_blocks() -> Case<IndexerTopk> {
     let case = Case::new(operator)
         .input("scores", scores)
         .input("lengths", [10, 3])
-        .output("indices", DType::I32, &[2, 3])
-        .output("values", DType::F32, &[2, 3]);
+        .output("indices", DType::I32)
+        .output("values", DType::F32);
     case.in_place("flags", [0_u32])
 }
 
@@ -128,8 +112,8 @@ fn example_of_candidates() -> Case<IndexerTopk> {
         .input("scores", scores)
         .input("lengths", [9, 100])
         .input("candidates", [[0, 2, 4], [30, -1, -7]])
-        .output("indices", DType::I32, &[2, 3])
-        .output("values", DType::F32, &[2, 3]);
+        .output("indices", DType::I32)
+        .output("values", DType::F32);
     case.in_place("flags", [0_u32])
 }
 

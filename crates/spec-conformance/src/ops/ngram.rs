@@ -120,3 +120,19 @@ pub(super) fn with_idle_requests<O: Subject>(case: &Case<O>, rng: &mut Rng) -> R
 fn zeros(dtype: DType, len: usize) -> Data {
     Rng::integers(dtype, vec![0; len])
 }
+
+/// Checks that random cases draft in some cases, and that some have bad data.
+#[cfg(test)]
+pub(super) fn check_coverage<O: Subject>() {
+    use crate::tests::{balanced, flags, integers, results, share};
+    let runs = results::<O>(300);
+    assert_eq!(flags(&runs), 4);
+    let written = |(case, results): &(Case<O>, Vec<Argument>)| {
+        let name = "draft_tokens";
+        let (before, after) = (integers(&case.arguments, name), integers(results, name));
+        (!before.is_empty()).then(|| before != after)
+    };
+    balanced(share(runs.iter().filter_map(written)), "cases with drafts");
+    let good = runs.iter().map(|(_, results)| integers(results, "flags")[0] & 0xFF == 0);
+    balanced(share(good), "cases without bad data");
+}

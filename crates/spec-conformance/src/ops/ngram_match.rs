@@ -1,7 +1,7 @@
 use super::ngram::{Requests, with_idle_requests};
 use crate::Rng;
 use crate::case::{Case, Recomposed, Subject};
-use crate::plain::ngram::{self, Drafts};
+use crate::plain;
 use crate::tensor::Tensor;
 use spec_core::Result;
 use spec_core::ops::ngram_match::NgramMatch;
@@ -10,7 +10,7 @@ impl Subject for NgramMatch {
     const GOLDEN: &'static str = include_str!("../../golden/ngram_match.json");
 
     fn plain(plan: &Self::Plan, buffers: Self::Buffers<'_>) -> Result<()> {
-        ngram::run(Self::rows(plan), Self::sizes(plan), Self::arguments(buffers))
+        plain::ngram_match::run(plan, buffers)
     }
 
     fn examples() -> Vec<Case<Self>> {
@@ -65,4 +65,9 @@ impl Subject for NgramMatch {
     fn recomposed(case: &Case<Self>, rng: &mut Rng) -> Recomposed<Self> {
         with_idle_requests(case, rng)
     }
+}
+
+#[test]
+fn random_cases_get_everywhere() {
+    super::ngram::check_coverage::<NgramMatch>();
 }

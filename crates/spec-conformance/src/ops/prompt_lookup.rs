@@ -28,8 +28,8 @@ impl Subject for PromptLookup {
             Case::new(lookup.max_ngram(2).occurrence(occurrence))
                 .input("tokens", texts)
                 .input("lengths", [10, 6, 10, 11])
-                .output("drafts", DType::I32, &[4, 3])
-                .output("counts", DType::I32, &[4])
+                .output("drafts", DType::I32)
+                .output("counts", DType::I32)
                 .in_place("flags", [0_u32])
         });
         // Requests whose texts lie in slots: no match, a match, padding, a limit of two drafts, a
@@ -40,8 +40,8 @@ impl Subject for PromptLookup {
                 .input("lengths", [6, 8, 4])
                 .input("requests", [2, 0, -1, 1, 0, 3])
                 .input("max_drafts", [3, 3, 3, 2, 0, 3])
-                .output("drafts", DType::I64, &[6, 3])
-                .output("counts", DType::I32, &[6])
+                .output("drafts", DType::I64)
+                .output("counts", DType::I32)
                 .in_place("flags", [0_u32])
         });
         rows.into_iter().chain(slots).collect()
@@ -81,8 +81,8 @@ impl Subject for PromptLookup {
             .input("tokens", Tensor::matrix(Rng::integers(token, tokens), slots, max_len))
             .input("lengths", per_request(lengths, column));
         texts::with_requests(case, rng, (slots, batch), max_draft)
-            .output("drafts", texts::drafts_dtype(rng, token), &[batch, max_draft])
-            .output("counts", DType::I32, counts)
+            .output("drafts", texts::drafts_dtype(rng, token))
+            .output_of("counts", DType::I32, counts)
             .in_place("flags", Tensor::vector(rng.flags()))
     }
 
@@ -112,4 +112,28 @@ fn text(rng: &mut Rng, length: usize) -> Vec<i64> {
             _ => period[i % period.len()],
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::texts::are_in_slots;
+    use super::*;
+    use crate::tests::{balanced, flags, integers, results, share};
+    use spec_core::ops::prompt_lookup::Occurrence::First;
+
+    #[test]
+    fn random_texts_get_everywhere() {
+        let runs = results::<PromptLookup>(300);
+        assert_eq!(flags(&runs), 4);
+        let drafts = runs.iter().flat_map(|(_, results)| integers(results, "counts"));
+        balanced(share(drafts.map(|n| n > 0)), "requests with drafts");
+        let good = runs.iter().map(|(_, results)| integers(results, "flags")[0] & 0xFF == 0);
+        balanced(share(good), "cases without bad data");
+        balanced(share(runs.iter().map(|(case, _)| case.operator.occurrence == First)), "first");
+        let columns =
+            runs.iter().map(|(case, _)| case.get("lengths").is_some_and(|t| t.shape.len() == 2));
+        balanced(share(columns), "lengths as a column");
+        balanced(share(runs.iter().map(|(case, _)| case.operator.pad_with_last)), "padded");
+        are_in_slots(&runs);
+    }
 }

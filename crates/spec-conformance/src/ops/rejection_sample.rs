@@ -42,9 +42,9 @@ impl Subject for RejectionSample {
                 .input("bonus_token_ids", [1, 2, 3, 2])
                 .input("cu_num_draft", [0, 2, 4, 5, 5])
                 .input("uniform_samples", [0.5; 5])
-                .output("output_token_ids", DType::I32, &[4, 3])
+                .output("output_token_ids", DType::I32)
                 .in_place("flags", [0_u32]);
-            OUTPUTS[1..].iter().fold(case, |case, name| case.output(name, DType::I32, &[4]))
+            OUTPUTS[1..].iter().fold(case, |case, name| case.output(name, DType::I32))
         };
         let drafted = |operator| {
             let case = case(operator).input("draft_probs", draft);
@@ -85,7 +85,6 @@ impl Subject for RejectionSample {
         let bonus = (0..batch).map(|_| token(rng, vocab, wild)).collect();
         let offsets = offsets(rng, &lens, wild);
         let (id, output) = (rng.id_dtype(), rng.id_dtype());
-        let columns = operator.max_spec_len + 1;
         let sampled = operator.acceptance == Acceptance::Probabilistic;
         let given = rng.chance(2);
         let drawn = sampled && (operator.recovery == Recovery::Sample || !given);
@@ -114,9 +113,9 @@ impl Subject for RejectionSample {
             let (dtype, truths) = truths(rng, batch);
             case = case.input("greedy", vector(dtype, truths));
         }
-        case = case.output(OUTPUTS[0], output, &[batch, columns]);
+        case = case.output(OUTPUTS[0], output);
         for name in &OUTPUTS[1..] {
-            case = case.output(name, DType::I32, &[batch]);
+            case = case.output(name, DType::I32);
         }
         case.in_place("flags", Tensor::vector(rng.flags()))
     }
@@ -398,4 +397,42 @@ fn offsets(rng: &mut Rng, lens: &[usize], wild: usize) -> Vec<i64> {
         offsets[0] = rng.pick(&[-1, 1]);
     }
     offsets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::Tensor;
+    use crate::tests::{balanced, flags, integers, results, share};
+    use spec_core::DType;
+
+    #[test]
+    fn random_rejections_get_everywhere() {
+        let runs = results::<RejectionSample>(300);
+        assert_eq!(flags(&runs), 7);
+        let all = |name| runs.iter().flat_map(move |(_, results)| integers(results, name));
+        balanced(share(all("accepted_counts").map(|n| n > 0)), "requests that accept");
+        balanced(share(all("recovered_counts").map(|n| n > 0)), "requests that recover");
+        balanced(share(all("bonus_counts").map(|n| n > 0)), "requests with a bonus");
+        let given = |name| share(runs.iter().map(|(case, _)| case.get(name).is_some()));
+        balanced(given("draft_probs"), "cases with draft_probs");
+        balanced(given("uniform_samples"), "cases with uniform_samples");
+        balanced(given("seeds"), "cases with seeds");
+        balanced(given("greedy"), "cases with greedy requests");
+        let bare = |(case, _): &(Case<RejectionSample>, _)| {
+            let rows = |name| case.get(name).map(Tensor::rows);
+            rows("cu_num_draft") == rows("bonus_token_ids")
+        };
+        balanced(share(runs.iter().map(bare)), "offsets without a leading 0");
+        for name in ["draft_token_ids", "bonus_token_ids", "cu_num_draft", "output_token_ids"] {
+            for dtype in [DType::I32, DType::U32, DType::I64] {
+                let is = |(case, _): &(Case<RejectionSample>, _)| {
+                    case.get(name).is_some_and(|ids| ids.data.dtype() == dtype)
+                };
+                balanced(share(runs.iter().map(is)), name);
+            }
+        }
+        let good = runs.iter().map(|(_, results)| integers(results, "flags")[0] & 0xFF == 0);
+        balanced(share(good), "cases without bad data");
+    }
 }

@@ -1,34 +1,10 @@
 use crate::Rng;
-use crate::argument::Argument;
-use crate::case::{Case, Recomposed, Rows, Subject};
+use crate::case::{Case, Subject};
 use crate::plain;
 use crate::tensor::{Data, Tensor};
 use half::{bf16, f16};
 use spec_core::ops::sample_logits::SampleLogits;
 use spec_core::{DType, Result, exact};
-
-/// The arguments that have a row for each row of logits, outputs first.
-const PER_ROW: [&str; 18] = [
-    "tokens",
-    "probs",
-    "logprobs",
-    "processed_logprobs",
-    "ranks",
-    "top_tokens",
-    "top_logprobs",
-    "row_flags",
-    "winners",
-    "kept_tokens",
-    "kept_counts",
-    "largest",
-    "logits",
-    "positions",
-    "requests",
-    "mask",
-    "maxima",
-    "forced",
-];
-const OUTPUTS: usize = 12;
 
 /// The types that tokens and requests may have.
 const INDEX: [DType; 3] = [DType::I32, DType::U32, DType::I64];
@@ -88,9 +64,9 @@ impl Subject for SampleLogits {
             .input("top_p", [0.95, 1.0])
             .input("requests", [0, 0, 0, 0, 1, 1, 0, 0])
             .input("mask", [all, all, all, all, all, all, [0b1000_0111], [0b0011_0000]])
-            .output("tokens", DType::I32, &[8])
-            .output("probs", DType::F32, &[8, 8])
-            .output("logprobs", DType::F32, &[8]);
+            .output("tokens", DType::I32)
+            .output("probs", DType::F32)
+            .output("logprobs", DType::F32);
         // Half of a row of 16 tokens, and a draft head with 4 of them. The forced token of row 2 is
         // none of these.
         let shard = Case::new(SampleLogits::default().first_token(8))
@@ -99,8 +75,8 @@ impl Subject for SampleLogits {
             .input("temperature", [1.0, 0.5, 0.0])
             .input("seeds", [7_u64, 7, 7])
             .input("maxima", [3.0, 3.5, 3.5])
-            .output("tokens", DType::I32, &[3])
-            .output("winners", DType::I64, &[3])
+            .output("tokens", DType::I32)
+            .output("winners", DType::I64)
             .in_place("flags", [0_u32]);
         let head = Case::new(SampleLogits::default())
             .input("logits", [[2.0, 3.0, 1.0, 0.0]; 3])
@@ -110,10 +86,10 @@ impl Subject for SampleLogits {
             .input("top_k", [0, 3, 3])
             .input("token_ids", [3_i32, 11, 12, -1])
             .input("forced", [-1, 12, 5])
-            .output("tokens", DType::I32, &[3])
-            .output("logprobs", DType::F32, &[3])
-            .output("kept_tokens", DType::I32, &[3, 4])
-            .output("kept_counts", DType::I32, &[3])
+            .output("tokens", DType::I32)
+            .output("logprobs", DType::F32)
+            .output_of("kept_tokens", DType::I32, &[3, 4])
+            .output("kept_counts", DType::I32)
             .in_place("flags", [0_u32]);
         vec![case.in_place("flags", [0_u32]), shard, head]
     }
@@ -184,65 +160,32 @@ impl Subject for SampleLogits {
             case = masked(rng, case, rows, end, wild);
         }
         let case = match purpose {
-            Purpose::Rows => outputs(rng, case, rows, vocab),
+            Purpose::Rows => outputs(rng, case, rows),
             Purpose::Columns => {
                 let case = if rng.chance(2) { forced(rng, case, rows, end, wild) } else { case };
-                let case = outputs(rng, case, rows, vocab);
+                let case = outputs(rng, case, rows);
                 let case = kept(rng, case, rows, vocab);
-                winners(rng, case, rows)
+                winners(rng, case)
             }
             Purpose::Shard => {
                 let case = case.input("maxima", Tensor::vector(maxima));
                 let case = if rng.chance(3) { forced(rng, case, rows, end, wild) } else { case };
                 let shape = if rng.chance(2) { vec![rows] } else { vec![rows, 1] };
-                let case = case.output("tokens", rng.pick(&INDEX), &shape);
-                let case = if rng.chance(2) {
-                    case.output("row_flags", DType::U32, &[rows])
-                } else {
-                    case
-                };
-                winners(rng, case, rows)
+                let case = case.output_of("tokens", rng.pick(&INDEX), &shape);
+                let case = if rng.chance(2) { case.output("row_flags", DType::U32) } else { case };
+                winners(rng, case)
             }
             Purpose::Largest => {
-                let case = case.output("tokens", rng.pick(&INDEX), &[rows, 0]);
-                case.output("largest", DType::F32, &[rows])
+                let case = case.output_of("tokens", rng.pick(&INDEX), &[rows, 0]);
+                case.output("largest", DType::F32)
             }
         };
         case.in_place("flags", Tensor::vector(rng.flags()))
     }
-
-    /// Some of the rows, in another order, some of them twice.
-    fn recomposed(case: &Case<Self>, rng: &mut Rng) -> Recomposed<Self> {
-        let rows = case.get("logits").map_or(0, Tensor::rows);
-        let wanted = if rows == 0 { 0 } else { rng.between(0, rows + 2) };
-        let picked: Vec<usize> = (0..wanted).map(|_| rng.below(rows)).collect();
-        // Where row r belongs to request r, the arguments of requests are picked too.
-        let mapped = case.get("requests").is_some();
-        let moved = |name: &str, tensor: &Tensor| match name {
-            "flags" => false,
-            // The ids of all rows, or of each.
-            "token_ids" => tensor.shape.len() == 2,
-            _ => PER_ROW.contains(&name) || !mapped,
-        };
-        let case =
-            case.map(
-                |Argument { name, tensor, .. }| {
-                    if moved(name, tensor) { tensor.pick(&picked) } else { tensor.clone() }
-                },
-            );
-        let outputs = PER_ROW[..OUTPUTS].iter();
-        let rows = outputs.map(|&name| (name, Rows::Of(picked.clone()))).collect();
-        Recomposed { case, rows }
-    }
 }
 
 /// Adds outputs that a call for whole rows may have.
-fn outputs(
-    rng: &mut Rng,
-    case: Case<SampleLogits>,
-    rows: usize,
-    vocab: usize,
-) -> Case<SampleLogits> {
+fn outputs(rng: &mut Rng, case: Case<SampleLogits>, rows: usize) -> Case<SampleLogits> {
     // Most cases draw one token for each row, in either shape.
     let draws = match rng.below(6) {
         0 => rng.between(1, 64),
@@ -250,9 +193,9 @@ fn outputs(
         _ => 1,
     };
     let shape = if draws == 1 && rng.chance(2) { vec![rows] } else { vec![rows, draws] };
-    let mut case = case.output("tokens", rng.pick(&INDEX), &shape);
+    let mut case = case.output_of("tokens", rng.pick(&INDEX), &shape);
     if rng.chance(2) {
-        case = case.output("probs", DType::F32, &[rows, vocab]);
+        case = case.output("probs", DType::F32);
     }
     // The outputs are given alone, several together, or not at all.
     let often = rng.pick(&[2, 2, 4, 1_000_000]);
@@ -260,19 +203,19 @@ fn outputs(
         [("logprobs", DType::F32), ("processed_logprobs", DType::F32), ("ranks", DType::I32)];
     for (name, dtype) in of_tokens {
         if rng.chance(often) {
-            case = case.output(name, dtype, &shape);
+            case = case.output_of(name, dtype, &shape);
         }
     }
     let max_top = if rng.chance(4) { 256 } else { 24 };
     let top = rng.between(1, max_top);
     if rng.chance(often) {
-        case = case.output("top_tokens", DType::I32, &[rows, top]);
+        case = case.output_of("top_tokens", DType::I32, &[rows, top]);
         if rng.chance(2) {
-            case = case.output("top_logprobs", DType::F32, &[rows, top]);
+            case = case.output("top_logprobs", DType::F32);
         }
     }
     if rng.chance(3) {
-        case = case.output("row_flags", DType::U32, &[rows]);
+        case = case.output("row_flags", DType::U32);
     }
     case
 }
@@ -394,17 +337,17 @@ fn kept(
     if rng.chance(2) {
         let most = if rng.chance(8) { 4096 } else { (vocab + 3).min(4096) };
         let count = if rng.chance(2) { rng.between(1, 8) } else { rng.between(1, most) };
-        case = case.output("kept_tokens", DType::I32, &[rows, count]);
+        case = case.output_of("kept_tokens", DType::I32, &[rows, count]);
     }
-    if rng.chance(2) { case.output("kept_counts", DType::I32, &[rows]) } else { case }
+    if rng.chance(2) { case.output("kept_counts", DType::I32) } else { case }
 }
 
 /// Adds the output of winners to a case of single draws.
-fn winners(rng: &mut Rng, case: Case<SampleLogits>, rows: usize) -> Case<SampleLogits> {
+fn winners(rng: &mut Rng, case: Case<SampleLogits>) -> Case<SampleLogits> {
     let single =
         case.get("tokens").is_some_and(|tokens| tokens.shape.get(1).is_none_or(|&n| n == 1));
     match single && rng.chance(2) {
-        true => case.output("winners", rng.pick(&[DType::I64, DType::U64]), &[rows]),
+        true => case.output("winners", rng.pick(&[DType::I64, DType::U64])),
         false => case,
     }
 }

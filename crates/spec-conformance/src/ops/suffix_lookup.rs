@@ -29,13 +29,13 @@ impl Subject for SuffixLookup {
                 .input("requests", [0, 1, 2, 3])
                 .input("max_drafts", [4, 2, 4, 4])
                 .input("corpus", [1, 2, 3, 5, 7, -1, 8, 9, 4])
-                .output("drafts", DType::I32, &[4, 4])
-                .output("counts", DType::I32, &[4])
-                .output("parents", DType::I32, &[4, 4])
-                .output("first_child", DType::I32, &[4, 5])
-                .output("next_sibling", DType::I32, &[4, 5])
-                .output("shares", DType::F32, &[4, 4])
-                .output("match_lengths", DType::I32, &[4])
+                .output_of("drafts", DType::I32, &[4, 4])
+                .output("counts", DType::I32)
+                .output("parents", DType::I32)
+                .output("first_child", DType::I32)
+                .output("next_sibling", DType::I32)
+                .output("shares", DType::F32)
+                .output("match_lengths", DType::I32)
                 .in_place("flags", [0_u32])
         };
         [1, 2].map(case).into()
@@ -84,20 +84,19 @@ impl Subject for SuffixLookup {
         }
         let counts: &[usize] = if column { &[batch, 1] } else { &[batch] };
         let drafts = texts::drafts_dtype(rng, dtype);
-        case = case.output("drafts", drafts, &[batch, n]).output("counts", DType::I32, counts);
+        case =
+            case.output_of("drafts", drafts, &[batch, n]).output_of("counts", DType::I32, counts);
         let optional = [
-            ("parents", DType::I32, n),
-            ("first_child", DType::I32, n + 1),
-            ("next_sibling", DType::I32, n + 1),
-            ("shares", DType::F32, n),
+            ("parents", DType::I32),
+            ("first_child", DType::I32),
+            ("next_sibling", DType::I32),
+            ("shares", DType::F32),
+            ("match_lengths", DType::I32),
         ];
-        for (name, dtype, cols) in optional {
+        for (name, dtype) in optional {
             if rng.chance(2) {
-                case = case.output(name, dtype, &[batch, cols]);
+                case = case.output(name, dtype);
             }
-        }
-        if rng.chance(2) {
-            case = case.output("match_lengths", DType::I32, &[batch]);
         }
         case.in_place("flags", Tensor::vector(rng.flags()))
     }
@@ -161,5 +160,20 @@ fn letter(rng: &mut Rng, letters: usize, high: bool) -> i64 {
         i if high => ((i % 7) - 2) << 32 | (i / 7),
         i if i as usize == letters && rng.chance(3) => -1,
         i => i,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::texts::are_in_slots;
+    use super::*;
+    use crate::tests::{balanced, flags, results, share};
+
+    #[test]
+    fn random_texts_get_everywhere() {
+        let runs = results::<SuffixLookup>(300);
+        assert_eq!(flags(&runs), 4);
+        balanced(share(runs.iter().map(|(case, _)| case.operator.pad_with_last)), "padded");
+        are_in_slots(&runs);
     }
 }

@@ -85,3 +85,31 @@ pub(super) fn recomposed<O: Subject>(
     let rows = given.map(|&name| (name, Rows::Of(picked.clone()))).collect();
     Recomposed { case: other, rows }
 }
+
+/// Checks that texts lie in slots in some cases, with requests of every kind, and with limits.
+#[cfg(test)]
+pub(super) fn are_in_slots<O: Subject>(runs: &[(Case<O>, Vec<Argument>)]) {
+    use crate::tests::{balanced, integers, share};
+    let is = |of: fn(&Case<O>) -> bool| share(runs.iter().map(|(case, _)| of(case)));
+    balanced(is(|case| case.get("requests").is_some()), "cases with requests");
+    balanced(is(|case| case.get("max_drafts").is_some()), "cases with limits");
+    let is_wide = |case: &Case<O>| {
+        let dtype = |name| case.get(name).map(|tensor| tensor.data.dtype());
+        dtype("drafts") != dtype("tokens")
+    };
+    balanced(is(is_wide), "drafts wider than tokens");
+    let requests: Vec<(i64, usize)> = runs
+        .iter()
+        .flat_map(|(case, _)| {
+            let slots = case.get("tokens").map_or(0, Tensor::rows);
+            let requests = integers(&case.arguments, "requests");
+            requests.into_iter().map(move |request| (request, slots))
+        })
+        .collect();
+    let is_known = |&(request, slots): &(i64, usize)| {
+        usize::try_from(request).is_ok_and(|request| request < slots)
+    };
+    balanced(share(requests.iter().map(is_known)), "requests with a text");
+    let others = || requests.iter().filter(|request| !is_known(request));
+    balanced(share(others().map(|(request, _)| *request == -1)), "requests that are padding");
+}

@@ -36,8 +36,8 @@ impl Subject for TopkRouter {
         let case = Case::new(router)
             .input("x", x)
             .input("bias", [0.0, 0.0, 0.0, 0.0, 0.25, 0.0, 0.0, 0.0])
-            .output("weights", DType::F32, &[4, 3])
-            .output("indices", DType::I32, &[4, 3]);
+            .output("weights", DType::F32)
+            .output("indices", DType::I32);
         vec![case.in_place("flags", [0_u32])]
     }
 
@@ -72,7 +72,6 @@ impl Subject for TopkRouter {
         }
         let has_bias = published.as_ref().map_or_else(|| rng.chance(2), Preset::has_bias);
         let x = logits(rng, tokens, experts);
-        let shape = [tokens, operator.columns()];
         let dtype = rng.float_dtype();
         let index = rng.pick(&[DType::I32, DType::I32, DType::U32, DType::I64]);
         let index = if is_plain { DType::I32 } else { index };
@@ -87,8 +86,8 @@ impl Subject for TopkRouter {
         }
         if is_plain {
             return case
-                .output("weights", DType::F32, &shape)
-                .output("indices", index, &shape)
+                .output("weights", DType::F32)
+                .output("indices", index)
                 .in_place("flags", Tensor::vector(flags));
         }
         if rng.chance(3) {
@@ -109,11 +108,11 @@ impl Subject for TopkRouter {
             case = case.in_place("load", Tensor::vector(before));
         }
         if rng.chance(3) {
-            case = case.output("logical", DType::I32, &shape);
+            case = case.output("logical", DType::I32);
         }
         let weights = if rng.chance(2) { DType::F32 } else { rng.float_dtype() };
-        case.output("weights", weights, &shape)
-            .output("indices", index, &shape)
+        case.output("weights", weights)
+            .output("indices", index)
             .in_place("flags", Tensor::vector(flags))
     }
 
@@ -253,4 +252,40 @@ fn logits(rng: &mut Rng, rows: usize, cols: usize) -> Vec<f32> {
         _ => {}
     }
     values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{balanced, flags, integers, results, share};
+    use spec_core::DType;
+    use spec_core::ops::topk_router::{Scoring, Select};
+
+    #[test]
+    fn random_routers_get_everywhere() {
+        let runs = results::<TopkRouter>(200);
+        assert_eq!(flags(&runs), 7);
+        for name in ["num_tokens", "replicas", "load"] {
+            balanced(share(runs.iter().map(|(case, _)| case.get(name).is_some())), name);
+        }
+        balanced(share(runs.iter().map(|(case, _)| case.operator.shared_experts > 0)), "shared");
+        balanced(
+            share(runs.iter().map(|(case, _)| case.operator.select == Select::Logit)),
+            "logits",
+        );
+        for scoring in [Scoring::Sigmoid, Scoring::Softmax, Scoring::SqrtSoftplus] {
+            let is = runs.iter().map(|(case, _)| case.operator.scoring == scoring);
+            balanced(share(is), "a way to score");
+        }
+        let good = runs.iter().map(|(_, results)| integers(results, "flags")[0] & 0xFF == 0);
+        balanced(share(good), "cases without bad data");
+        balanced(share(runs.iter().map(|(case, _)| case.operator.groups > 1)), "grouped");
+        balanced(share(runs.iter().map(|(case, _)| case.get("bias").is_some())), "biased");
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            let is = |(case, _): &(Case<TopkRouter>, _)| {
+                case.get("x").is_some_and(|x| x.data.dtype() == dtype)
+            };
+            balanced(share(runs.iter().map(is)), dtype.name());
+        }
+    }
 }

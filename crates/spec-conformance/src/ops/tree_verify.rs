@@ -24,9 +24,9 @@ impl Subject for TreeVerify {
                 .input("target_tokens", [[10, 13, 0, 0, 15, 0], [11, 0, -7, 0, 0, 0]])
                 .input("first_child", [[1, 3, -1, 5, -1, -1]; 2])
                 .input("next_sibling", [[-1, 2, -1, 4, -1, -1]; 2])
-                .output("tokens", DType::I32, &[2, depth + 1])
-                .output("nodes", DType::I32, &[2, depth + 1])
-                .output("num_tokens", DType::I32, &[2])
+                .output("tokens", DType::I32)
+                .output("nodes", DType::I32)
+                .output("num_tokens", DType::I32)
                 .in_place("flags", [0_u32])
         });
         // Chains of drafts whose rows are packed: of three drafts, of one, of none, and a request
@@ -36,9 +36,9 @@ impl Subject for TreeVerify {
                 .input("draft_tokens", [9, 10, 11, 12, 9, 10, 9])
                 .input("target_tokens", [10, 11, 77, 0, 20, 0, 30])
                 .input("row_offsets", offsets)
-                .output("tokens", DType::I32, &[4, 4])
-                .output("nodes", DType::I32, &[4, 4])
-                .output("num_tokens", DType::I32, &[4])
+                .output("tokens", DType::I32)
+                .output("nodes", DType::I32)
+                .output("num_tokens", DType::I32)
                 .in_place("flags", [0_u32])
         });
         trees.into_iter().chain(chains).collect()
@@ -84,10 +84,9 @@ impl Subject for TreeVerify {
                 .input("first_child", input(rng, &tree.first_child))
                 .input("next_sibling", input(rng, &tree.next_sibling));
         }
-        let path = [batch, max_depth + 1];
-        case.output("tokens", rng.pick(&ids), &path)
-            .output("nodes", rng.pick(&ids), &path)
-            .output("num_tokens", DType::I32, &[batch])
+        case.output("tokens", rng.pick(&ids))
+            .output("nodes", rng.pick(&ids))
+            .output("num_tokens", DType::I32)
             .in_place("flags", Tensor::vector(rng.flags()))
     }
 
@@ -215,5 +214,37 @@ impl Trees {
                 _ => self.next_sibling[at] = far,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{balanced, flags, integers, results, share};
+
+    #[test]
+    fn random_trees_get_everywhere() {
+        let runs = results::<TreeVerify>(300);
+        assert_eq!(flags(&runs), 6);
+        let is = |of: fn(&Case<TreeVerify>) -> bool| share(runs.iter().map(|(case, _)| of(case)));
+        let is_packed = |case: &Case<TreeVerify>, name| {
+            case.get(name).is_some_and(|tokens| tokens.shape.len() == 1)
+        };
+        balanced(is(|case| case.get("first_child").is_some()), "trees");
+        balanced(is(|case| case.get("row_offsets").is_some()), "packed rows");
+        let packed_drafts = runs.iter().map(|(case, _)| is_packed(case, "draft_tokens"));
+        balanced(share(packed_drafts), "packed drafts");
+        let good = runs.iter().map(|(_, results)| integers(results, "flags")[0] & 0xFF == 0);
+        balanced(share(good), "cases without bad data");
+        for has_links in [false, true] {
+            let of_form =
+                runs.iter().filter(|(case, _)| case.get("first_child").is_some() == has_links);
+            let kept = of_form.flat_map(|(_, results)| integers(results, "num_tokens"));
+            balanced(share(kept.map(|count| count > 1)), "requests that keep drafts");
+        }
+        let packed = runs.iter().filter(|(case, _)| case.get("row_offsets").is_some());
+        let counts: Vec<i64> =
+            packed.flat_map(|(_, results)| integers(results, "num_tokens")).collect();
+        assert!(counts.contains(&0), "some requests have no rows");
     }
 }

@@ -22,16 +22,16 @@ impl Subject for Unique {
                 *tensor = Tensor::to_fill(tensor.data.dtype(), &[keys]);
             }
         }
-        *case = case.clone().output("count", DType::U64, &[1]);
+        *case = case.clone().output("count", DType::U64);
     }
 
     fn examples() -> Vec<Case<Self>> {
         let case = Case::new(Unique::new())
             .input("keys", [5_i64, -1, 5, i64::MIN, 0, i64::MAX, -1, 5])
-            .output("unique", DType::I64, &[8])
-            .output("count", DType::U64, &[1])
-            .output("counts", DType::U64, &[8]);
-        vec![case.output("inverse", DType::I32, &[8])]
+            .output("unique", DType::I64)
+            .output("count", DType::U64)
+            .output("counts", DType::U64);
+        vec![case.output("inverse", DType::I32)]
     }
 
     fn random(rng: &mut Rng) -> Case<Self> {
@@ -66,12 +66,12 @@ impl Subject for Unique {
         }
         let case = Case::new(Unique::new())
             .input("keys", Tensor::vector(Rng::integers(dtype, keys)))
-            .output("unique", dtype, &[n])
-            .output("count", DType::U64, &[1]);
-        let case = if rng.chance(2) { case } else { case.output("counts", DType::U64, &[n]) };
+            .output("unique", dtype)
+            .output("count", DType::U64);
+        let case = if rng.chance(2) { case } else { case.output("counts", DType::U64) };
         match rng.below(4) {
-            0 => case.output("inverse", DType::I64, &[n]),
-            1 => case.output("inverse", DType::I32, &[n]),
+            0 => case.output("inverse", DType::I64),
+            1 => case.output("inverse", DType::I32),
             _ => case,
         }
     }
@@ -101,5 +101,21 @@ impl Subject for Unique {
                 *tensor = tensor.head(rows);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::argument::{Argument, find};
+    use crate::tests::{balanced, results, share};
+
+    #[test]
+    fn random_sets_get_everywhere() {
+        let duplicates = |(case, results): &(Case<Unique>, Vec<Argument>)| {
+            let rows = |of: &[Argument], name| find(of, name).map_or(0, Tensor::rows);
+            rows(results, "unique") < rows(&case.arguments, "keys")
+        };
+        balanced(share(results::<Unique>(100).iter().map(duplicates)), "duplicate keys");
     }
 }

@@ -5,22 +5,14 @@
 //! Only the arithmetic that the contract fixes bit by bit
 //! ([`spec_core::exact`], [`spec_core::philox`]) is shared with the backends.
 
-pub(crate) mod adjust_logits;
-pub(crate) mod append_tokens;
-pub(crate) mod deduplicate_topk;
-pub(crate) mod draft_tree;
-pub(crate) mod hot_slots;
-pub(crate) mod indexer_topk;
-pub(crate) mod moe_align;
 pub mod ngram;
-pub(crate) mod prompt_lookup;
-pub(crate) mod rejection_sample;
-pub(crate) mod sample_logits;
-pub(crate) mod suffix_lookup;
 mod texts;
-pub(crate) mod topk_router;
-pub(crate) mod tree_verify;
-pub(crate) mod unique;
+
+macro_rules! modules {
+    ($($module:ident: $operator:ident,)+) => { $( pub(crate) mod $module; )+ };
+}
+
+spec_core::for_each_operator!(modules);
 
 use spec_core::{
     Backend, DType, Device, DeviceInfo, Kernel, Memory, QueueId, Result, Stream, Supports, View,

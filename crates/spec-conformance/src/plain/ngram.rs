@@ -1,4 +1,4 @@
-//! `ngram_match` and `hybrid_mtp_ngram` as the sequential loop of FastDeploy's
+//! The loop that `ngram_match` and `hybrid_mtp_ngram` share: the sequential loop of FastDeploy's
 //! CPU operator: one request after the other, each search repeated for every
 //! pattern length.
 
@@ -6,7 +6,6 @@ use std::borrow::Cow;
 
 use spec_core::flags::BAD_LENGTHS;
 use spec_core::ngram::Rows;
-use spec_core::ops::{HybridMtpNgram, NgramMatch};
 use spec_core::{DType, Element, Operator, Result, View, ViewMut};
 
 use crate::host::{ints, packed, raise, slice, slice_mut, tokens, unpack};
@@ -237,68 +236,4 @@ fn search<'a>(cut: &Cut<'a>, sizes: Sizes) -> &'a [i64] {
         }
     }
     &[]
-}
-
-impl Drafts for NgramMatch {
-    fn rows(plan: &Self::Plan) -> &Rows {
-        &plan.rows
-    }
-
-    fn sizes(plan: &Self::Plan) -> Sizes {
-        Sizes {
-            max_ngram: plan.params.max_ngram_size,
-            min_ngram: 1,
-            max_draft_tokens: None,
-            threshold: i64::from(plan.params.token_threshold),
-        }
-    }
-
-    fn arguments(buffers: Self::Buffers<'_>) -> Arguments<'_> {
-        Arguments {
-            input_ids: buffers.input_ids,
-            input_ids_len: buffers.input_ids_len,
-            generated: buffers.token_ids_all,
-            starts: Some(buffers.prompt_lens),
-            steps: buffers.step_idx,
-            max_dec_len: buffers.max_dec_len,
-            draft_token_num: Some(buffers.draft_token_num),
-            draft_tokens: buffers.draft_tokens,
-            this_time: buffers.seq_lens_this_time,
-            encoder: Some(buffers.seq_lens_encoder),
-            decoder: buffers.seq_lens_decoder,
-            flags: buffers.flags,
-        }
-    }
-}
-
-impl Drafts for HybridMtpNgram {
-    fn rows(plan: &Self::Plan) -> &Rows {
-        &plan.rows
-    }
-
-    fn sizes(plan: &Self::Plan) -> Sizes {
-        Sizes {
-            max_ngram: plan.params.max_ngram_size,
-            min_ngram: plan.params.min_ngram_size,
-            max_draft_tokens: Some(plan.params.max_draft_tokens),
-            threshold: i64::from(plan.params.token_threshold),
-        }
-    }
-
-    fn arguments(buffers: Self::Buffers<'_>) -> Arguments<'_> {
-        Arguments {
-            input_ids: buffers.input_ids,
-            input_ids_len: buffers.input_ids_len,
-            generated: buffers.pre_ids,
-            starts: None,
-            steps: buffers.step_idx,
-            max_dec_len: buffers.max_dec_len,
-            draft_token_num: None,
-            draft_tokens: buffers.draft_tokens,
-            this_time: buffers.seq_lens_this_time,
-            encoder: None,
-            decoder: buffers.seq_lens_decoder,
-            flags: buffers.flags,
-        }
-    }
 }

@@ -1,22 +1,5 @@
 //! The operators: one file each, under the operator's own name.
 
-pub mod adjust_logits;
-pub mod append_tokens;
-pub mod deduplicate_topk;
-pub mod draft_tree;
-pub mod hot_slots;
-pub mod hybrid_mtp_ngram;
-pub mod indexer_topk;
-pub mod moe_align;
-pub mod ngram_match;
-pub mod prompt_lookup;
-pub mod rejection_sample;
-pub mod sample_logits;
-pub mod suffix_lookup;
-pub mod topk_router;
-pub mod tree_verify;
-pub mod unique;
-
 use crate::options::OptionInfo;
 use crate::presence::Presence;
 use crate::shape::{Shapes, Size};
@@ -107,7 +90,10 @@ impl Description {
 
 macro_rules! list {
     ($($module:ident: $operator:ident,)+) => {
-        $( pub use $module::$operator; )+
+        $(
+            pub mod $module;
+            pub use $module::$operator;
+        )+
 
         /// The descriptions of all operators.
         pub const ALL: &[Description] = &[$(
@@ -132,14 +118,12 @@ mod tests {
 
     /// Whether a call that passes `one` in the place of `other` is accepted: element type, rank
     /// and size do not tell the two apart.
-    fn change_places(one: &Argument, other: &Argument) -> bool {
-        let rank = |argument: &Argument| {
-            argument.shape.split(" or ").next().map(|form| form.split(',').count())
-        };
-        let is_one = |argument: &Argument| argument.shape == "[1]";
-        (one.role == Role::Input) == (other.role == Role::Input)
-            && one.dtypes.iter().any(|dtype| other.dtypes.contains(dtype))
-            && rank(one) == rank(other)
+    fn change_places(shapes: &Shapes, one: usize, other: usize, of: &[Argument]) -> bool {
+        let first = |at: usize| &shapes.arguments()[at].forms[0].sizes;
+        let is_one = |at: usize| *first(at) == [Size::Number(1)];
+        (of[one].role == Role::Input) == (of[other].role == Role::Input)
+            && of[one].dtypes.iter().any(|dtype| of[other].dtypes.contains(dtype))
+            && first(one).len() == first(other).len()
             && is_one(one) == is_one(other)
     }
 
@@ -147,10 +131,10 @@ mod tests {
     fn required_arguments_that_could_change_places_are_passed_by_name() {
         macro_rules! check {
             ($($module:ident: $operator:ident,)+) => {$(
-                let required: Vec<_> =
-                    $operator::ARGUMENTS.iter().filter(|argument| !argument.optional).collect();
+                let (all, shapes) = ($operator::ARGUMENTS, $operator::shapes());
+                let required: Vec<usize> = (0..all.len()).filter(|at| !all[*at].optional).collect();
                 let confused = required.iter().enumerate().any(|(at, one)| {
-                    required[at + 1..].iter().any(|other| change_places(one, other))
+                    required[at + 1..].iter().any(|other| change_places(shapes, *one, *other, all))
                 });
                 assert_eq!($operator::BY_NAME, confused, "{}", $operator::NAME);
             )+};

@@ -74,7 +74,7 @@
 
 use crate::check::{Checker, MAX_I32};
 use crate::declare::operator;
-use crate::{DType, Matrix, Operator, Result, TensorDesc};
+use crate::{DType, Matrix, Operator, Result, TensorDesc, sizes};
 
 /// The most experts.
 pub const MAX_EXPERTS: usize = 4096;
@@ -141,8 +141,7 @@ impl MoeAlign {
     /// Length of `sorted_ids` for so many picks: what is enough whatever they are.
     /// `None` where it does not fit an i32.
     pub fn capacity(&self, picks: usize) -> Option<usize> {
-        let padding = self.local_experts.checked_mul(self.block_size.checked_sub(1)?)?;
-        let capacity = picks.checked_add(padding)?.checked_next_multiple_of(self.block_size)?;
+        let capacity = sizes::defined(self, "capacity", &[("tokens", picks), ("k", 1)])?;
         i32::try_from(capacity).is_ok().then_some(capacity)
     }
 

@@ -1,23 +1,13 @@
 //! The operators: one file each, under the operator's own name.
 
-mod adjust_logits;
-mod append_tokens;
-mod deduplicate_topk;
-mod draft_tree;
-mod hot_slots;
-mod hybrid_mtp_ngram;
-mod indexer_topk;
-mod moe_align;
 mod ngram;
-mod ngram_match;
-mod prompt_lookup;
-mod rejection_sample;
-mod sample_logits;
-mod suffix_lookup;
 mod texts;
-mod topk_router;
-mod tree_verify;
-mod unique;
+
+macro_rules! modules {
+    ($($module:ident: $operator:ident,)+) => { $( mod $module; )+ };
+}
+
+spec_core::for_each_operator!(modules);
 
 use spec_core::{Kernel, Operator, Result, Route, Signature, Stream, ViewMut};
 

@@ -340,7 +340,9 @@ unsafe impl Kernel<AdjustLogits> for Prepared {
 mod tests {
     use spec_core::{Operator, TensorDesc};
 
+    use super::super::routes::route;
     use super::*;
+    use crate::limits::Limits;
 
     /// Shared memory that every supported device has, less what the kernels have of fixed size.
     const SHARED: u32 = 99 * 1024 - 3 * 1024;
@@ -396,6 +398,52 @@ mod tests {
                     assert!(!layout.is_direct || fits, "{what}");
                 }
             }
+        }
+    }
+
+    /// DRY and thinking budgets have kernels of their own, so calls without them cost nothing more.
+    #[test]
+    fn adjust_logits_takes_the_kernels_of_its_rules() {
+        const H100: Limits = Limits::H100;
+        let adjust = |limits, rows, wants: &[&str]| {
+            let operator = AdjustLogits::new();
+            let of_rows = |dtype| TensorDesc::new(dtype, [rows]);
+            let mut tensors = operator.tensors(DType::BF16, rows, 128_256, rows, 4096);
+            tensors.repetition = Some(of_rows(DType::F32));
+            if wants.contains(&"dry") {
+                tensors.dry_multiplier = Some(of_rows(DType::F32));
+                tensors.dry_base = Some(of_rows(DType::F32));
+                tensors.dry_allowed_length = Some(of_rows(DType::I32));
+            }
+            if wants.contains(&"think") {
+                let list = Some(TensorDesc::new(DType::I32, [3]));
+                tensors.think_budget = Some(of_rows(DType::I32));
+                (tensors.think_start, tensors.think_end, tensors.think_forced) = (list, list, list);
+                tensors.forced = Some(of_rows(DType::I32));
+            }
+            route(limits, &operator, &tensors)
+        };
+        let calls = [
+            (adjust(H100, 32, &[]), "adjust_logits_direct_bf16 (32 x 4 blocks of 1024 threads)"),
+            (adjust(H100, 256, &[]), "adjust_logits_ranked_bf16 (256 blocks of 512 threads)"),
+            (
+                adjust(H100, 32, &["dry"]),
+                "adjust_logits_direct_dry (32 x 4 blocks of 1024 threads)",
+            ),
+            (
+                // A class of tokens needs more shared memory than this device has.
+                adjust(Limits::RTX_4090, 32, &["dry"]),
+                "adjust_logits_ranked_dry (32 x 4 blocks of 512 threads)",
+            ),
+            (adjust(H100, 256, &["dry"]), "adjust_logits_ranked_dry (256 blocks of 512 threads)"),
+            (
+                adjust(H100, 32, &["think"]),
+                "adjust_logits_direct_bf16 (32 x 4 blocks of 1024 threads), \
+                 adjust_logits_think (32 blocks of 1024 threads)",
+            ),
+        ];
+        for (given, expected) in calls {
+            assert_eq!(given, expected);
         }
     }
 }

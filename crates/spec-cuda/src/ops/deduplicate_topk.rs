@@ -185,3 +185,40 @@ unsafe impl Kernel<DeduplicateTopk> for Prepared {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use spec_core::{DType, TensorDesc};
+
+    use super::super::routes::route;
+    use super::*;
+    use crate::limits::Limits;
+
+    /// The kernels and launch shapes that an H100 takes for calls of an engine.
+    #[test]
+    fn an_h100_takes_the_kernels_that_were_tuned_for_it() {
+        let deduplicate = |batch, k| {
+            let operator = DeduplicateTopk::new();
+            route(Limits::H100, &operator, &operator.tensors(batch, k))
+        };
+        let inverse = |batch, steps, k| {
+            let operator = DeduplicateTopk::new().mtp_step(steps);
+            let inverse = TensorDesc::new(DType::I32, [batch * steps, k]);
+            route(Limits::H100, &operator, &operator.tensors(batch, k).inverse(inverse))
+        };
+        let calls = [
+            (deduplicate(64, 2048), "deduplicate_topk_2 (64 blocks of 1024 threads)"),
+            (deduplicate(64, 1 << 15), "deduplicate_topk_general (64 blocks of 1024 threads)"),
+            (inverse(115, 2, 2048), "deduplicate_topk_ranked_4 (115 blocks of 1024 threads)"),
+            (inverse(115, 4, 2048), "deduplicate_topk_ranked_8 (115 blocks of 1024 threads)"),
+            (
+                inverse(64, 8, 2048),
+                "deduplicate_topk_16 (64 blocks of 1024 threads), \
+                 deduplicate_topk_locate (1024 blocks of 1024 threads)",
+            ),
+        ];
+        for (given, expected) in calls {
+            assert_eq!(given, expected);
+        }
+    }
+}

@@ -247,3 +247,43 @@ unsafe impl Kernel<DraftTree> for Prepared {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use spec_core::{DType, TensorDesc};
+
+    use super::super::routes::route;
+    use super::*;
+    use crate::limits::Limits;
+
+    /// The kernels and launch shapes that an H100 takes for calls of an engine.
+    #[test]
+    fn an_h100_takes_the_kernels_that_were_tuned_for_it() {
+        let draft = |batch, c, n, budget: bool, rows: bool| {
+            let operator = DraftTree::new();
+            let mut tensors = operator.tensors(DType::I64, batch, c, n);
+            tensors.parents = (c > n).then(|| TensorDesc::new(DType::I32, [batch, c]));
+            tensors.budget = budget.then(|| TensorDesc::new(DType::I32, [1]));
+            tensors.rows = rows.then(|| TensorDesc::new(DType::I32, [batch * 8]));
+            route(Limits::H100, &operator, &tensors)
+        };
+        let calls = [
+            // A request alone, and requests that need to know nothing of each other.
+            (draft(1, 512, 64, true, true), "draft_tree_whole (1 block of 512 threads)"),
+            (draft(0, 512, 64, true, true), "draft_tree_whole (1 block of 512 threads)"),
+            (draft(256, 8, 8, false, false), "draft_tree_whole (256 blocks of 32 threads)"),
+            (
+                draft(256, 512, 64, true, false),
+                "draft_tree_rank (256 blocks of 512 threads), \
+                 draft_tree_write (256 blocks of 256 threads)",
+            ),
+            (
+                draft(32, 8, 8, false, true),
+                "draft_tree_rank (32 blocks of 32 threads), draft_tree_write (32 blocks of 32 threads)",
+            ),
+        ];
+        for (given, expected) in calls {
+            assert_eq!(given, expected);
+        }
+    }
+}

@@ -236,7 +236,9 @@ unsafe impl Kernel<HotSlots> for Prepared {
 
 #[cfg(test)]
 mod tests {
+    use super::super::routes::route;
     use super::*;
+    use crate::limits::Limits;
 
     #[test]
     fn rows_of_engines_fit_shared_memory() {
@@ -247,5 +249,22 @@ mod tests {
         let largest = room(65_536, 65_536, 99);
         assert!(!largest.in_shared && largest.shared() <= 99 * 1024 - FIXED_SHARED);
         assert_eq!((largest.log_places, largest.list_words), (17, 65_536));
+    }
+
+    /// The kernels and launch shapes that an H100 takes for calls of an engine.
+    #[test]
+    fn an_h100_takes_the_kernels_that_were_tuned_for_it() {
+        let slots = |batch, m, h| {
+            let operator = HotSlots::new();
+            route(Limits::H100, &operator, &operator.tensors(batch, m, h))
+        };
+        let calls = [
+            (slots(115, 2048, 4096), "hot_slots (115 blocks of 1024 threads)"),
+            (slots(115, 8192, 16_384), "hot_slots (115 blocks of 1024 threads)"),
+            (slots(200, 16_384, 65_536), "hot_slots_workspace (132 blocks of 1024 threads)"),
+        ];
+        for (given, expected) in calls {
+            assert_eq!(given, expected);
+        }
     }
 }

@@ -13,11 +13,9 @@
 use spec_conformance::launch_params::Header;
 use spec_core::ops::IndexerTopk;
 use spec_core::ops::indexer_topk::{Buffers, Pages, Plan};
-use spec_core::{
-    DType, Error, Kernel, Matrix, Result, Status, Stream, Supports, ViewMut, launch_params,
-};
+use spec_core::{DType, Kernel, Matrix, Result, Stream, Supports, ViewMut, launch_params};
 
-use super::indexer_topk_blocks::{self as blocks, Arguments, Prologue};
+use super::indexer_topk_blocks::{self as blocks, Arguments, Prologue, grid};
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{IntegerRows, Integers, Rows};
@@ -300,15 +298,6 @@ fn gather_blocks(plan: &Plan) -> [u32; 2] {
     [(plan.k as u32).div_ceil(threads), threads]
 }
 
-/// `blocks` as the size of a grid, for a launch over `rows` rows.
-pub(super) fn grid(cuda: &Cuda, rows: usize, blocks: usize) -> Result<u32> {
-    let size = u32::try_from(blocks).ok().filter(|&blocks| blocks < 1 << 31);
-    size.ok_or_else(|| {
-        let words = format!("{rows} rows are more than a grid holds");
-        Error::device(cuda.device(), Status::NotImplemented, words)
-    })
-}
-
 impl Cuda {
     /// The kernel that chooses among the scores of `plan`.
     fn choice(&self, plan: &Plan) -> Result<Choice> {
@@ -508,6 +497,8 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
     }
 }
 
+#[cfg(test)]
+mod routes;
 #[cfg(test)]
 mod tests {
     use spec_core::Operator;

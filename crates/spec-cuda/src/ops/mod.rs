@@ -35,29 +35,19 @@
 //!   `queue.zero(address, bytes)`, which a graph captures as a memset. Counters cannot lie
 //!   in the descriptor, since two streams may run one descriptor at the same time.
 
-mod adjust_logits;
-mod append_tokens;
-mod deduplicate_topk;
-mod draft_tree;
-mod hot_slots;
-mod hybrid_mtp_ngram;
-mod indexer_topk;
 mod indexer_topk_blocks;
-mod moe_align;
 mod moe_align_layout;
 mod ngram;
-mod ngram_match;
-mod prompt_lookup;
 mod race;
-mod rejection_sample;
 #[cfg(test)]
 mod routes;
-mod sample_logits;
-mod suffix_lookup;
-mod topk_router;
-mod tree_verify;
-mod unique;
 mod unique_inverse;
+
+macro_rules! modules {
+    ($($module:ident: $operator:ident,)+) => { $( mod $module; )+ };
+}
+
+spec_core::for_each_operator!(modules);
 
 #[cfg(test)]
 mod tests {

@@ -307,7 +307,11 @@ unsafe impl Kernel<MoeAlign> for Prepared {
 
 #[cfg(test)]
 mod tests {
+    use spec_core::DType;
+
+    use super::super::routes::route;
     use super::*;
+    use crate::limits::Limits;
 
     #[test]
     fn the_smallest_memory_holds_a_team_for_any_number_of_experts() {
@@ -315,5 +319,26 @@ mod tests {
         assert!(smallest.shared(4096) + FIXED_SHARED <= 99 * 1024);
         assert_eq!(Team::new(0, 1, 1024).steps, 1);
         assert_eq!(Team::new(131_072, 16, 1024).steps, 8);
+    }
+
+    /// The kernels and launch shapes that an H100 takes for calls of an engine.
+    #[test]
+    fn an_h100_takes_the_kernels_that_were_tuned_for_it() {
+        let align = |tokens| {
+            let operator = MoeAlign::new(256, 64);
+            route(Limits::H100, &operator, &operator.tensors(DType::I32, tokens, 8))
+        };
+        let calls = [
+            (align(1), "moe_align_single_warp (16 blocks of 256 threads)"),
+            (align(64), "moe_align_one (2 blocks of 256 threads in clusters of 2)"),
+            (
+                align(1 << 16),
+                "moe_align_count (128 blocks of 1024 threads), \
+                 moe_align_place (128 blocks of 1024 threads)",
+            ),
+        ];
+        for (given, expected) in calls {
+            assert_eq!(given, expected);
+        }
     }
 }

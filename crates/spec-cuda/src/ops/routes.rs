@@ -1,18 +1,19 @@
-//! Which kernels devices run, asked of handles without a device.
+//! Which kernels devices run, asked of handles without a device. The kernels and launch shapes of
+//! an operator's calls are tested beside its host code.
 
 use std::collections::BTreeSet;
 
-use spec_conformance::{Case, Layout, Rng, Subject};
+use spec_conformance::{Case, Layout, Subject, routes};
 use spec_core::ops::topk_router::preset;
 use spec_core::ops::*;
-use spec_core::{DType, Descriptor, Operator, Supports, TensorDesc};
+use spec_core::{DType, Descriptor, Operator, Supports};
 
 use crate::archive::{Kind, entries};
 use crate::limits::Limits;
 use crate::{Cuda, cubin};
 
 /// The route of a call on a device.
-fn route<O: Operator>(limits: Limits, operator: &O, tensors: &O::Tensors) -> String
+pub(super) fn route<O: Operator>(limits: Limits, operator: &O, tensors: &O::Tensors) -> String
 where
     Cuda: Supports<O>,
 {
@@ -28,7 +29,7 @@ fn random(limits: Limits, cases: u64) -> Vec<spec_core::Route> {
         Cuda: Supports<O>,
     {
         for seed in 0..cases {
-            let case = Case::<O>::random(&mut Rng::new(seed, O::NAME));
+            let case = Case::<O>::of_seed(seed);
             let route = case.route(cuda, Layout::PACKED);
             routes.push(route.unwrap_or_else(|failure| panic!("{} {seed}: {failure}", O::NAME)));
         }
@@ -39,282 +40,6 @@ fn random(limits: Limits, cases: u64) -> Vec<spec_core::Route> {
     }
     spec_core::for_each_operator!(all);
     routes
-}
-
-/// The kernels and launch shapes that an H100 takes for calls of an engine.
-#[test]
-fn an_h100_takes_the_kernels_that_were_tuned_for_it() {
-    const H100: Limits = Limits::H100;
-    let router = |preset: &preset::Preset, dtype, tokens| {
-        route(H100, &preset.router(), &preset.tensors(dtype, tokens))
-    };
-    let floats = |rows: usize, cols: usize| TensorDesc::new(DType::F32, [rows, cols]);
-
-    let sample = |rows, change: &dyn Fn(sample_logits::Tensors) -> sample_logits::Tensors| {
-        let operator = SampleLogits::new();
-        route(H100, &operator, &change(operator.tensors(rows, 128_256)))
-    };
-    let topk = |rows, cols, k| {
-        let operator = IndexerTopk::new(k);
-        route(H100, &operator, &operator.tensors(DType::F32, rows, cols))
-    };
-    let blocks = |operator: IndexerTopk, rows, cols| {
-        route(H100, &operator, &operator.tensors(DType::F32, rows, cols))
-    };
-    let candidates = {
-        let operator = IndexerTopk::new(2048).candidate_block(8);
-        let tensors = operator.tensors(DType::F32, 64, 1 << 14);
-        route(H100, &operator, &tensors.candidates(TensorDesc::new(DType::I32, [64, 1 << 11])))
-    };
-    let unique = |n, counts: bool| {
-        let operator = Unique::new();
-        let mut tensors = operator.tensors(DType::U64, n);
-        tensors.counts = counts.then(|| TensorDesc::new(DType::U64, [n]));
-        route(H100, &operator, &tensors)
-    };
-    let deduplicate = |batch, k| {
-        let operator = DeduplicateTopk::new();
-        route(H100, &operator, &operator.tensors(batch, k))
-    };
-    let slots = |batch, m, h| {
-        let operator = HotSlots::new();
-        route(H100, &operator, &operator.tensors(batch, m, h))
-    };
-    let inverse = |batch, steps, k| {
-        let operator = DeduplicateTopk::new().mtp_step(steps);
-        let inverse = TensorDesc::new(DType::I32, [batch * steps, k]);
-        route(H100, &operator, &operator.tensors(batch, k).inverse(inverse))
-    };
-    let align = |tokens| {
-        let operator = MoeAlign::new(256, 64);
-        route(H100, &operator, &operator.tensors(DType::I32, tokens, 8))
-    };
-    let draft = |batch, c, n, budget: bool, rows: bool| {
-        let operator = DraftTree::new();
-        let mut tensors = operator.tensors(DType::I64, batch, c, n);
-        tensors.parents = (c > n).then(|| TensorDesc::new(DType::I32, [batch, c]));
-        tensors.budget = budget.then(|| TensorDesc::new(DType::I32, [1]));
-        tensors.rows = rows.then(|| TensorDesc::new(DType::I32, [batch * 8]));
-        route(H100, &operator, &tensors)
-    };
-    let calls = [
-        (
-            router(&preset::DEEPSEEK_V3, DType::F32, 1),
-            "topk_router_grouped_32_f32 (1 block of 128 threads)",
-        ),
-        (
-            router(&preset::DEEPSEEK_V3, DType::BF16, 4096),
-            "topk_router_grouped_8_bf16 (256 blocks of 128 threads)",
-        ),
-        (
-            router(&preset::KIMI_K2, DType::F32, 64),
-            "topk_router_sigmoid_384_f32 (8 blocks of 256 threads)",
-        ),
-        (
-            router(&preset::GLM_4_5, DType::F32, 64),
-            "topk_router_flat_256_f32 (16 blocks of 128 threads)",
-        ),
-        (
-            router(&preset::QWEN3, DType::BF16, 64),
-            "topk_router_softmax_128_bf16 (8 blocks of 256 threads)",
-        ),
-        (
-            router(&preset::MIXTRAL, DType::F32, 64),
-            "topk_router_general_f32 (16 blocks of 128 threads)",
-        ),
-        (sample(1, &|t| t), "sample_logits_plain_f32 (16 blocks of 512 threads in clusters of 16)"),
-        (
-            sample(32, &|t| t),
-            "sample_logits_plain_f32 (128 blocks of 512 threads in clusters of 4)",
-        ),
-        (
-            sample(256, &|t| t),
-            "sample_logits_plain_f32 (1024 blocks of 512 threads in clusters of 4)",
-        ),
-        (
-            sample(32, &|t| t.top_k(TensorDesc::new(DType::I32, [32]))),
-            "sample_logits_f32 (128 blocks of 512 threads in clusters of 4)",
-        ),
-        (
-            sample(32, &|t| t.probs(floats(32, 128_256))),
-            "sample_logits_probs_f32 (96 blocks of 512 threads in clusters of 3)",
-        ),
-        (
-            sample(32, &|t| t.logprobs(TensorDesc::new(DType::F32, [32]))),
-            "sample_logits_plain_f32 (128 blocks of 512 threads in clusters of 4), \
-             sample_logits_report_f32 (128 blocks of 512 threads in clusters of 4)",
-        ),
-        (
-            sample(256, &|t| t.logprobs(TensorDesc::new(DType::F32, [256]))),
-            "sample_logits_draw_report_f32 (1024 blocks of 512 threads in clusters of 4)",
-        ),
-        (
-            sample(32, &|t| t.maxima(TensorDesc::new(DType::F32, [32]))),
-            "sample_logits_shard_f32 (128 blocks of 512 threads in clusters of 4)",
-        ),
-        (
-            sample(1, &|t| t.token_ids(TensorDesc::new(DType::I32, [128_256]))),
-            "sample_logits_columns_f32 (16 blocks of 512 threads in clusters of 16)",
-        ),
-        (
-            topk(1, 8192, 2048),
-            "indexer_topk_digits_f32 (2 blocks of 1024 threads in clusters of 2)",
-        ),
-        (
-            topk(64, 1 << 17, 2048),
-            "indexer_topk_bound_f32 (128 blocks of 512 threads in clusters of 2)",
-        ),
-        (topk(1024, 8192, 512), "indexer_topk_bound_f32 (1024 blocks of 256 threads)"),
-        (topk(64, 1024, 16), "indexer_topk_few_f32 (64 blocks of 128 threads)"),
-        (
-            blocks(IndexerTopk::new(16).forced_first(1).forced_last(2), 64, 1024),
-            "indexer_topk_few_f32 (64 blocks of 128 threads)",
-        ),
-        (
-            blocks(IndexerTopk::new(2048).pool(8), 64, 1 << 17),
-            "indexer_topk_pool_f32 (1024 blocks of 256 threads), \
-             indexer_topk_bound_f32 (128 blocks of 512 threads in clusters of 2)",
-        ),
-        (
-            blocks(IndexerTopk::new(2048).pool(8).forced_last(1), 64, 1 << 17),
-            "indexer_topk_pool_f32 (1024 blocks of 256 threads), \
-             indexer_topk_bound_f32 (128 blocks of 512 threads in clusters of 2), \
-             indexer_topk_finish_f32 (512 blocks of 256 threads)",
-        ),
-        (
-            blocks(IndexerTopk::new(16).pool(128).forced_last(1), 64, 1 << 17),
-            "indexer_topk_pool_f32 (1024 blocks of 256 threads), \
-             indexer_topk_few_f32 (64 blocks of 128 threads)",
-        ),
-        (
-            blocks(IndexerTopk::new(2048).forced_last(64), 64, 1 << 17),
-            "indexer_topk_ranges (1 block of 256 threads), \
-             indexer_topk_bound_f32 (128 blocks of 512 threads in clusters of 2), \
-             indexer_topk_finish_f32 (512 blocks of 256 threads)",
-        ),
-        (
-            candidates,
-            "indexer_topk_compact_f32 (256 blocks of 256 threads), \
-             indexer_topk_bound_f32 (128 blocks of 512 threads in clusters of 2), \
-             indexer_topk_finish_f32 (512 blocks of 256 threads)",
-        ),
-        (unique(9216, false), "unique_sort_buckets_64 (1 block of 512 threads)"),
-        (
-            unique(1 << 17, false),
-            "memset (17664 bytes), \
-             unique_check_64 (33 blocks of 512 threads), \
-             unique_survey_64 (16 blocks of 1024 threads), \
-             unique_partition_high_64 (16 blocks of 512 threads), \
-             unique_sort_buckets_64 (64 blocks of 512 threads), \
-             unique_by_digits_64 (16 blocks of 512 threads), \
-             unique_compact_64 (32 blocks of 512 threads)",
-        ),
-        (
-            unique(1 << 23, false),
-            "memset (37376 bytes), \
-             unique_check_64 (343 blocks of 512 threads), \
-             unique_survey_64 (132 blocks of 1024 threads), \
-             unique_spread_64 (132 blocks of 1024 threads), \
-             unique_map_parts_64 (1024 blocks of 1024 threads), \
-             unique_partition_wide_64 (132 blocks of 1024 threads), \
-             unique_thinned_high_64 (264 blocks of 512 threads), \
-             unique_thinned_low_64 (264 blocks of 512 threads), \
-             unique_sort_buckets_64 (1024 blocks of 512 threads), \
-             unique_by_digits_64 (264 blocks of 512 threads), \
-             unique_compact_64 (264 blocks of 512 threads)",
-        ),
-        (
-            unique(1 << 25, true),
-            "memset (98816 bytes), \
-             unique_check_64 (392 blocks of 512 threads), \
-             unique_survey_64 (132 blocks of 1024 threads), \
-             unique_partition_high_64 (4096 blocks of 512 threads), \
-             unique_partition_low_64 (4160 blocks of 512 threads), \
-             unique_sort_buckets_64 (4096 blocks of 512 threads), \
-             unique_by_digits_64 (264 blocks of 512 threads), \
-             unique_compact_64 (264 blocks of 512 threads), \
-             unique_firsts (16 blocks of 512 threads), \
-             unique_counts (8192 blocks of 512 threads)",
-        ),
-        // A request alone, and requests that need to know nothing of each other.
-        (draft(1, 512, 64, true, true), "draft_tree_whole (1 block of 512 threads)"),
-        (draft(0, 512, 64, true, true), "draft_tree_whole (1 block of 512 threads)"),
-        (draft(256, 8, 8, false, false), "draft_tree_whole (256 blocks of 32 threads)"),
-        (
-            draft(256, 512, 64, true, false),
-            "draft_tree_rank (256 blocks of 512 threads), \
-             draft_tree_write (256 blocks of 256 threads)",
-        ),
-        (
-            draft(32, 8, 8, false, true),
-            "draft_tree_rank (32 blocks of 32 threads), draft_tree_write (32 blocks of 32 threads)",
-        ),
-        (deduplicate(64, 2048), "deduplicate_topk_2 (64 blocks of 1024 threads)"),
-        (slots(115, 2048, 4096), "hot_slots (115 blocks of 1024 threads)"),
-        (slots(115, 8192, 16_384), "hot_slots (115 blocks of 1024 threads)"),
-        (slots(200, 16_384, 65_536), "hot_slots_workspace (132 blocks of 1024 threads)"),
-        (deduplicate(64, 1 << 15), "deduplicate_topk_general (64 blocks of 1024 threads)"),
-        (inverse(115, 2, 2048), "deduplicate_topk_ranked_4 (115 blocks of 1024 threads)"),
-        (inverse(115, 4, 2048), "deduplicate_topk_ranked_8 (115 blocks of 1024 threads)"),
-        (
-            inverse(64, 8, 2048),
-            "deduplicate_topk_16 (64 blocks of 1024 threads), \
-             deduplicate_topk_locate (1024 blocks of 1024 threads)",
-        ),
-        (align(1), "moe_align_single_warp (16 blocks of 256 threads)"),
-        (align(64), "moe_align_one (2 blocks of 256 threads in clusters of 2)"),
-        (
-            align(1 << 16),
-            "moe_align_count (128 blocks of 1024 threads), \
-             moe_align_place (128 blocks of 1024 threads)",
-        ),
-    ];
-    for (given, expected) in calls {
-        assert_eq!(given, expected);
-    }
-}
-
-/// DRY and thinking budgets have kernels of their own, so calls without them cost nothing more.
-#[test]
-fn adjust_logits_takes_the_kernels_of_its_rules() {
-    const H100: Limits = Limits::H100;
-    let adjust = |limits, rows, wants: &[&str]| {
-        let operator = AdjustLogits::new();
-        let of_rows = |dtype| TensorDesc::new(dtype, [rows]);
-        let mut tensors = operator.tensors(DType::BF16, rows, 128_256, rows, 4096);
-        tensors.repetition = Some(of_rows(DType::F32));
-        if wants.contains(&"dry") {
-            tensors.dry_multiplier = Some(of_rows(DType::F32));
-            tensors.dry_base = Some(of_rows(DType::F32));
-            tensors.dry_allowed_length = Some(of_rows(DType::I32));
-        }
-        if wants.contains(&"think") {
-            let list = Some(TensorDesc::new(DType::I32, [3]));
-            tensors.think_budget = Some(of_rows(DType::I32));
-            (tensors.think_start, tensors.think_end, tensors.think_forced) = (list, list, list);
-            tensors.forced = Some(of_rows(DType::I32));
-        }
-        route(limits, &operator, &tensors)
-    };
-    let calls = [
-        (adjust(H100, 32, &[]), "adjust_logits_direct_bf16 (32 x 4 blocks of 1024 threads)"),
-        (adjust(H100, 256, &[]), "adjust_logits_ranked_bf16 (256 blocks of 512 threads)"),
-        (adjust(H100, 32, &["dry"]), "adjust_logits_direct_dry (32 x 4 blocks of 1024 threads)"),
-        (
-            // A class of tokens needs more shared memory than this device has.
-            adjust(Limits::RTX_4090, 32, &["dry"]),
-            "adjust_logits_ranked_dry (32 x 4 blocks of 512 threads)",
-        ),
-        (adjust(H100, 256, &["dry"]), "adjust_logits_ranked_dry (256 blocks of 512 threads)"),
-        (
-            adjust(H100, 32, &["think"]),
-            "adjust_logits_direct_bf16 (32 x 4 blocks of 1024 threads), \
-             adjust_logits_think (32 blocks of 1024 threads)",
-        ),
-    ];
-    for (given, expected) in calls {
-        assert_eq!(given, expected);
-    }
 }
 
 /// The routes of calls whose data are too large for random cases, on an H100.
@@ -374,6 +99,34 @@ fn every_compiled_kernel_is_reached() {
     assert!(unreached.is_empty(), "no call runs {unreached:?}");
     let unknown: Vec<_> = reached.difference(&compiled).collect();
     assert!(unknown.is_empty(), "not compiled: {unknown:?}");
+}
+
+/// The cases that the tests of streams and graphs call are of every operator, and run nearly every
+/// kernel that random cases run. The other kernels run only in cases whose results do not follow
+/// their inputs, such as calls of no rows.
+#[test]
+fn chosen_cases_run_the_kernels() {
+    fn of<O: Subject>(cuda: &Cuda) -> [BTreeSet<String>; 2]
+    where
+        Cuda: Supports<O>,
+    {
+        let kernels = |seed: u64| {
+            let route = Case::<O>::of_seed(seed).route(cuda, Layout::PACKED).expect("a route");
+            route.kernels().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let chosen = routes::seeds::<O, _>(cuda).expect("routes");
+        assert!(!chosen.is_empty(), "no case of {}", O::NAME);
+        [routes::SEEDS.flat_map(kernels).collect(), chosen.into_iter().flat_map(kernels).collect()]
+    }
+    let cuda = Cuda::without_device(Limits::H100);
+    macro_rules! all {
+        ($($module:ident: $operator:ident,)+) => { [$( of::<$operator>(&cuda) ),+] };
+    }
+    let of_operators = spec_core::for_each_operator!(all);
+    let [all, run] = [0, 1]
+        .map(|at| of_operators.iter().flat_map(|sets| sets[at].iter()).collect::<BTreeSet<_>>());
+    let missing: Vec<_> = all.difference(&run).collect();
+    assert!(missing.len() * 20 <= all.len(), "{} kernels, but not {missing:?}", all.len());
 }
 
 /// No launch has a larger cluster than the device runs.

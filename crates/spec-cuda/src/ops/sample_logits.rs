@@ -507,6 +507,8 @@ unsafe impl Kernel<SampleLogits> for Prepared {
 }
 
 #[cfg(test)]
+mod routes;
+#[cfg(test)]
 mod tests {
     use spec_core::ops::sample_logits::Tensors;
     use spec_core::{Operator, TensorDesc};

@@ -461,3 +461,49 @@ unsafe impl Kernel<TopkRouter> for Prepared {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use spec_core::DType;
+    use spec_core::ops::topk_router::preset;
+
+    use super::super::routes::route;
+    use crate::limits::Limits;
+
+    /// The kernels and launch shapes that an H100 takes for calls of an engine.
+    #[test]
+    fn an_h100_takes_the_kernels_that_were_tuned_for_it() {
+        let router = |preset: &preset::Preset, dtype, tokens| {
+            route(Limits::H100, &preset.router(), &preset.tensors(dtype, tokens))
+        };
+        let calls = [
+            (
+                router(&preset::DEEPSEEK_V3, DType::F32, 1),
+                "topk_router_grouped_32_f32 (1 block of 128 threads)",
+            ),
+            (
+                router(&preset::DEEPSEEK_V3, DType::BF16, 4096),
+                "topk_router_grouped_8_bf16 (256 blocks of 128 threads)",
+            ),
+            (
+                router(&preset::KIMI_K2, DType::F32, 64),
+                "topk_router_sigmoid_384_f32 (8 blocks of 256 threads)",
+            ),
+            (
+                router(&preset::GLM_4_5, DType::F32, 64),
+                "topk_router_flat_256_f32 (16 blocks of 128 threads)",
+            ),
+            (
+                router(&preset::QWEN3, DType::BF16, 64),
+                "topk_router_softmax_128_bf16 (8 blocks of 256 threads)",
+            ),
+            (
+                router(&preset::MIXTRAL, DType::F32, 64),
+                "topk_router_general_f32 (16 blocks of 128 threads)",
+            ),
+        ];
+        for (given, expected) in calls {
+            assert_eq!(given, expected);
+        }
+    }
+}

@@ -554,6 +554,8 @@ fn blocks(n: usize, per: usize) -> u32 {
 }
 
 #[cfg(test)]
+mod routes;
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -4,7 +4,6 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub mod graph;
-pub mod random;
 
 use std::io::Write;
 

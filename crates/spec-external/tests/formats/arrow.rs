@@ -15,10 +15,11 @@ use arrow_ipc::CompressionType;
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
 use arrow_schema::DataType;
 use spec::DType;
+use spec_conformance::Rng;
 use spec_external::Place;
 use spec_external::columns;
 
-use super::{Random, about, read, sorted};
+use super::{about, random_keys, read, sorted};
 
 fn file(path: &Path, packed: Option<CompressionType>, batches: Vec<Vec<(&str, ArrayRef)>>) {
     let batches: Vec<_> = batches
@@ -42,7 +43,7 @@ fn file(path: &Path, packed: Option<CompressionType>, batches: Vec<Vec<(&str, Ar
 fn record_batches_share_out_among_parts() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("keys.arrow");
-    let keys: Vec<u64> = Random(1).keys(3_000_000);
+    let keys: Vec<u64> = random_keys(1, 3_000_000);
     for packed in [None, Some(CompressionType::LZ4_FRAME), Some(CompressionType::ZSTD)] {
         let batches = keys.chunks(300_000).map(|keys| {
             let names: ArrayRef = Arc::new(StringArray::from(vec!["x"; keys.len()]));
@@ -212,7 +213,7 @@ fn dates_and_seconds_that_are_no_key() {
 fn damaged_files_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("damaged.arrow");
-    let keys: ArrayRef = Arc::new(UInt64Array::from(Random(2).keys(3000)));
+    let keys: ArrayRef = Arc::new(UInt64Array::from(random_keys(2, 3000)));
     file(&path, None, vec![vec![("key", Arc::clone(&keys))], vec![("key", keys)]]);
     let whole = fs::read(&path).unwrap();
     for length in [6, 8, 9, 16, 100, whole.len() / 2, whole.len() - 1] {
@@ -221,7 +222,7 @@ fn damaged_files_are_errors() {
         assert_eq!(place, Place::Whole);
     }
     // Any byte may be wrong: the result is an error or other keys, but no panic and no abort.
-    let mut random = Random(7);
+    let mut random = Rng::new(7, "damage");
     let mut failed = 0;
     for round in 0..600 {
         let mut damaged = whole.clone();
@@ -229,7 +230,7 @@ fn damaged_files_are_errors() {
         let from = [0, whole.len() - 500, 400][round % 3];
         let len = [whole.len(), 500, 400][round % 3];
         for _ in 0..=round % 2 {
-            damaged[from + random.next() as usize % len] = random.next() as u8;
+            damaged[from + random.below(len)] = random.next() as u8;
         }
         fs::write(&path, damaged).unwrap();
         failed += i32::from(columns::open::<u64>(&path, "key").and_then(|s| read(&*s)).is_err());

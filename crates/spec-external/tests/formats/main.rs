@@ -13,6 +13,7 @@ mod written;
 
 use std::path::{Path, PathBuf};
 
+use spec_conformance::Rng;
 use spec_external::{Error, Key, Output, Place, Result, Sink, Source};
 
 /// All keys of a source, whose parts are read by two threads; and the number of bytes
@@ -89,16 +90,7 @@ fn about<T>(path: &Path, result: Result<T>) -> (Place, String) {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 ^ self.0 >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9)
-    }
-
-    fn keys(&mut self, count: usize) -> Vec<u64> {
-        (0..count).map(|_| self.next() >> (self.next() % 64)).collect()
-    }
+/// Keys of every size.
+fn random_keys(seed: u64, count: usize) -> Vec<u64> {
+    Rng::new(seed, "keys").vec(count, |rng| rng.next() >> rng.below(64))
 }

@@ -11,10 +11,11 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use spec::DType;
+use spec_conformance::Rng;
 use spec_external::columns::{self, ParquetSink};
 use spec_external::{Chain, Error, Key, Place, Result, Sink, Source};
 
-use super::{Random, about, output, read, sorted, write};
+use super::{about, output, random_keys, read, sorted, write};
 
 /// Writes a file with the columns `id` and `key`; `None` is a null in `key`.
 fn file(path: &Path, properties: WriterProperties, groups: &[Vec<Option<i64>>]) {
@@ -64,7 +65,7 @@ fn files_of_every_encoding_and_codec() {
                 .set_dictionary_enabled(dictionary)
                 .set_encoding(encoding)
                 .set_writer_version(version);
-            let keys = Random(index as u64).keys(90_000);
+            let keys = random_keys(index as u64, 90_000);
             file(&path, properties.build(), &groups(&keys, 40_000));
             let source = columns::open::<u64>(&path, "key").unwrap();
             assert_eq!(source.keys(), Some(90_000));
@@ -79,7 +80,7 @@ fn files_of_every_encoding_and_codec() {
 fn row_groups_share_out_among_parts() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("keys.parquet");
-    let keys: Vec<u64> = (0..5_500_000).map(|_| 0).scan(Random(9), |r, _| Some(r.next())).collect();
+    let keys: Vec<u64> = Rng::new(9, "keys").vec(5_500_000, Rng::next);
     file(&path, WriterProperties::default(), &groups(&keys, 500_000));
     let source = columns::open::<u64>(&path, "key").unwrap();
     assert!((2..=6).contains(&source.parts()), "{} parts", source.parts());
@@ -103,7 +104,7 @@ fn row_groups_share_out_among_parts() {
 fn a_null_is_an_error_that_names_the_column() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("nulls.parquet");
-    let mut rows = groups(&Random(1).keys(5000), 2000);
+    let mut rows = groups(&random_keys(1, 5000), 2000);
     rows[1][77] = None;
     rows[2][5] = None;
     // The statistics in the footer of the file count the nulls of each column.
@@ -234,20 +235,19 @@ fn what_is_no_such_file_or_damaged_is_an_error() {
     );
 
     // Any byte may be wrong: the result is an error or other keys, but no panic.
-    let keys = Random(5).keys(3000);
+    let keys = random_keys(5, 3000);
     file(&path, WriterProperties::default(), &groups(&keys, 1000));
     let whole = fs::read(&path).unwrap();
-    let mut random = Random(6);
+    let mut random = Rng::new(6, "damage");
     let mut failed = 0;
     for round in 0..400 {
         let mut damaged = whole.clone();
         if round % 4 == 0 {
-            damaged.truncate(random.next() as usize % whole.len());
+            damaged.truncate(random.below(whole.len()));
         } else {
             // Mostly in the footer, which is where lengths and offsets are.
             let from = if round % 4 == 1 { 0 } else { whole.len() - 700 };
-            damaged[from + random.next() as usize % (whole.len() - from)] ^=
-                1 << (random.next() % 8);
+            damaged[from + random.below(whole.len() - from)] ^= 1 << random.below(8);
         }
         fs::write(&path, damaged).unwrap();
         failed += i32::from(columns::open::<u64>(&path, "key").and_then(|s| read(&*s)).is_err());
@@ -283,7 +283,7 @@ fn round_trip<K: Key>(folder: &Path, keys: &[K]) {
 #[test]
 fn what_is_written_can_be_read() {
     let folder = tempfile::tempdir().unwrap();
-    let mut keys = Random(7).keys(70_000);
+    let mut keys = random_keys(7, 70_000);
     keys.extend([0, u64::MAX]);
     let distinct = |keys: Vec<i64>| {
         let mut keys = sorted(keys);

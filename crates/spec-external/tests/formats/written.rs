@@ -5,10 +5,11 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use spec::DType;
+use spec_conformance::Rng;
 use spec_external::columns::{self, Options};
 use spec_external::{Key, Result};
 
-use super::{Random, about, read, sorted};
+use super::{about, read, sorted};
 
 /// A file beside the script.
 fn written(name: &str) -> PathBuf {
@@ -128,7 +129,7 @@ fn checksums_of_pages_are_checked() {
 fn damaged_dictionaries_and_structures_end_in_words() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("damaged.arrow");
-    let mut random = Random(3);
+    let mut random = Rng::new(3, "damage");
     for (name, names) in
         [("times.arrow", &["words", "bytes", "date64"][..]), ("nested.arrow", &["a.b", "a.d.e"])]
     {
@@ -141,7 +142,7 @@ fn damaged_dictionaries_and_structures_end_in_words() {
                 file.seek(SeekFrom::Start(at as u64)).unwrap();
                 file.write_all(&[byte]).unwrap();
             };
-            for byte in [random.next() as u8, right ^ 1 << (random.next() % 8)] {
+            for byte in [random.next() as u8, right ^ 1 << random.below(8)] {
                 put(byte);
                 let results = names.iter().map(|name| column(&path, name));
                 failed += results.filter(|result| result.is_err()).count();

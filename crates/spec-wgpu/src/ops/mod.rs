@@ -61,26 +61,16 @@
 //!   work, use more threads or more dispatches.
 //! * A workgroup whose number is not below `params.at.groups` returns before its first barrier.
 
-mod adjust_logits;
-mod append_tokens;
-mod deduplicate_topk;
-mod draft_tree;
-mod hot_slots;
-mod hybrid_mtp_ngram;
-mod indexer_topk;
 mod indexer_topk_blocks;
-mod moe_align;
 mod moe_align_layout;
 mod ngram;
-mod ngram_match;
-mod prompt_lookup;
-mod rejection_sample;
-mod sample_logits;
-mod suffix_lookup;
-mod topk_router;
-mod tree_verify;
-mod unique;
 mod unique_inverse;
+
+macro_rules! modules {
+    ($($module:ident: $operator:ident,)+) => { $( mod $module; )+ };
+}
+
+spec_core::for_each_operator!(modules);
 
 use bytemuck::{Pod, Zeroable};
 use spec_core::launch_params::{Field, Part};

@@ -1,10 +1,8 @@
-//! Code that the tests of this crate share: devices, and tensors from JSON.
+//! Code that the tests of this crate share: devices, and tensors in their memory.
 #![allow(dead_code)]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use half::{bf16, f16};
-use serde_json::Value;
 use spec_core::{Backend, DType, Element, Memory, View, ViewMut, dtype};
 use spec_wgpu::{Options, Wgpu};
 
@@ -28,11 +26,6 @@ pub fn gpu(options: &Options) -> Option<Wgpu> {
             None
         }
     }
-}
-
-/// The device in every form: with all its features, with WebGPU's defaults, with tiny bindings.
-pub fn every_gpu() -> Vec<(&'static str, Wgpu)> {
-    gpus_with_bindings("tiny bindings", 4096)
 }
 
 /// The device with all its features, with WebGPU's defaults, and with bindings of at most `bytes`
@@ -145,64 +138,8 @@ macro_rules! pod {
         }
     )+};
 }
-pod!(i32, u32, i64, u64, f32, f16, bf16);
+pod!(i32, u32, i64, u64, f32);
 
 pub fn bytes_of<T: Pod>(values: &[T]) -> Vec<u8> {
     dtype::as_bytes(values).to_vec()
-}
-
-/// A tensor of the golden files: dtype, shape, little-endian bytes.
-pub fn golden_tensor(value: &Value) -> Option<(DType, Vec<usize>, Vec<u8>)> {
-    let object = value.as_object()?;
-    let shape = object["shape"].as_array().unwrap();
-    let shape = shape.iter().map(|n| n.as_u64().unwrap() as usize).collect();
-    let data = object["data"].as_array().unwrap();
-    let ints = || data.iter().map(|v| v.as_i64().or_else(|| v.as_u64().map(|u| u as i64)).unwrap());
-    let (dtype, bytes) = match object["dtype"].as_str().unwrap() {
-        "f32" => (DType::F32, data.iter().flat_map(|v| float(v).to_le_bytes()).collect()),
-        "f16" => (DType::F16, ints().flat_map(|v| (v as u16).to_le_bytes()).collect()),
-        "bf16" => (DType::BF16, ints().flat_map(|v| (v as u16).to_le_bytes()).collect()),
-        "i32" => (DType::I32, ints().flat_map(|v| (v as i32).to_le_bytes()).collect()),
-        "u32" => (DType::U32, ints().flat_map(|v| (v as u32).to_le_bytes()).collect()),
-        "i64" => (DType::I64, ints().flat_map(i64::to_le_bytes).collect()),
-        "u64" => (DType::U64, ints().flat_map(i64::to_le_bytes).collect()),
-        other => panic!("{other}"),
-    };
-    Some((dtype, shape, bytes))
-}
-
-fn float(value: &Value) -> f32 {
-    match value.as_str() {
-        Some("NaN") => f32::NAN,
-        Some("Infinity") => f32::INFINITY,
-        Some("-Infinity") => f32::NEG_INFINITY,
-        Some(other) => panic!("{other}"),
-        None => value.as_f64().unwrap() as f32,
-    }
-}
-
-/// The cases of a golden file.
-pub fn golden(operator: &str) -> Vec<Value> {
-    let folder = std::env::var("SPEC_GOLDEN_DIR")
-        .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden").to_owned());
-    let path = format!("{folder}/{operator}.json");
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
-    let file: Value = serde_json::from_str(&text).unwrap();
-    file["cases"].as_array().unwrap().clone()
-}
-
-/// A small generator for test data.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use spec_conformance::Rng;
 use spec_core::{Backend, Descriptor, Memory, TensorDesc};
 
 use super::shape::FEW_DIGITS;
@@ -23,16 +24,6 @@ fn gpus() -> Vec<Wgpu> {
     let found: Vec<_> = opened.into_iter().filter_map(|gpu| gpu.ok()).collect();
     assert!(!required.contains("wgpu") || found.len() == 3, "no wgpu device");
     found
-}
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z ^ (z >> 29)
-    }
 }
 
 fn words(memory: &dyn Memory, from: usize, len: usize) -> Vec<u32> {
@@ -114,7 +105,7 @@ fn capacity(gpu: &Wgpu, dtype: DType) -> u64 {
 
 #[test]
 fn random_keys_go_by_buckets() {
-    let mut random = Random(1);
+    let mut random = Rng::new(1, "");
     for gpu in gpus() {
         for dtype in [DType::U64, DType::I64, DType::U32, DType::I32] {
             let fits = capacity(&gpu, dtype);
@@ -135,7 +126,7 @@ fn random_keys_go_by_buckets() {
 
 #[test]
 fn a_bucket_that_just_fits_and_one_that_does_not() {
-    let mut random = Random(2);
+    let mut random = Rng::new(2, "");
     for gpu in gpus() {
         for dtype in [DType::U64, DType::I32] {
             let fits = capacity(&gpu, dtype);
@@ -163,7 +154,7 @@ fn a_bucket_that_just_fits_and_one_that_does_not() {
 
 #[test]
 fn equals_and_neighbours() {
-    let mut random = Random(3);
+    let mut random = Rng::new(3, "");
     for gpu in gpus() {
         for dtype in [DType::U64, DType::I64, DType::U32] {
             let fits = capacity(&gpu, dtype);
@@ -194,7 +185,7 @@ fn equals_and_neighbours() {
 /// With enough buckets, a sample shows where most keys lie.
 #[test]
 fn strays_and_bunches() {
-    let mut random = Random(5);
+    let mut random = Rng::new(5, "");
     for gpu in gpus().into_iter().take(2) {
         for dtype in [DType::I64, DType::U32] {
             let n = 64 * capacity(&gpu, dtype);
@@ -220,7 +211,7 @@ fn strays_and_bunches() {
 fn parts() {
     let options = Options { plain: true, max_binding: Some(40_000) };
     let Ok(gpu) = Wgpu::open_with(0, &options) else { return };
-    let mut random = Random(4);
+    let mut random = Rng::new(4, "");
     for dtype in [DType::I64, DType::U32] {
         let keys: Vec<_> = (0..20_000).map(|_| random.next() >> 50).collect();
         assert!(Shape::of(&gpu, dtype, 20_000).layout == BindingLayout::Part);
