@@ -43,17 +43,16 @@ where
     }
 }
 
-/// What a handle needs of a backend whose type it does not know. The methods are documented at
-/// [`Handle`].
+/// A backend whose type the handle does not know.
 trait AnyBackend: Backend + Any {
     /// A handle on the [`Backend::sibling`] of this backend.
     fn sibling_handle(&self) -> Result<Handle>;
+}
 
-    unsafe fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing>;
-
-    fn copy_rate(&self) -> Result<Option<f64>>;
-
-    fn call_overhead(&self) -> Result<Option<f64>>;
+impl<B: Backend> AnyBackend for B {
+    fn sibling_handle(&self) -> Result<Handle> {
+        self.sibling().map(|backend| Handle(Arc::new(backend)))
+    }
 }
 
 /// A function that finds devices of the backend with this name.
@@ -110,31 +109,6 @@ macro_rules! backends {
             impl From<$backend> for Handle {
                 fn from(backend: $backend) -> Self {
                     Handle(Arc::new(backend))
-                }
-            }
-
-            #[cfg(feature = $name)]
-            impl AnyBackend for $backend {
-                fn sibling_handle(&self) -> Result<Handle> {
-                    self.sibling().map(Handle::from)
-                }
-
-                unsafe fn time(
-                    &self,
-                    samples: usize,
-                    calls: usize,
-                    work: &mut dyn Timed,
-                ) -> Result<Timing> {
-                    // SAFETY: the caller promises what the backend's own function asks for.
-                    unsafe { $backend::time(self, samples, calls, work) }
-                }
-
-                fn copy_rate(&self) -> Result<Option<f64>> {
-                    $backend::copy_rate(self)
-                }
-
-                fn call_overhead(&self) -> Result<Option<f64>> {
-                    $backend::call_overhead(self)
                 }
             }
         )+
@@ -198,6 +172,20 @@ unsafe impl Backend for Handle {
 
     fn staging(&self, bytes: usize) -> Result<Option<Box<dyn Staging>>> {
         self.0.staging(bytes)
+    }
+
+    unsafe fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
+        // SAFETY: the caller promises that the calls' memory stays at its address and is used by
+        // nobody else until this returns.
+        unsafe { self.0.time(samples, calls, work) }
+    }
+
+    fn copy_rate(&self) -> Result<Option<f64>> {
+        self.0.copy_rate()
+    }
+
+    fn call_overhead(&self) -> Result<Option<f64>> {
+        self.0.call_overhead()
     }
 }
 
@@ -320,60 +308,6 @@ impl Handle {
     pub fn backend_as<B: Backend>(&self) -> Option<&B> {
         let backend: &dyn Any = &*self.0;
         backend.downcast_ref()
-    }
-
-    /// Takes `samples` samples of the time of a call. Each sample makes `calls` calls back
-    /// to back and divides their time on the device, in seconds, by `calls`. Calls run
-    /// only in the form in which they are timed, for example replayed from a CUDA graph,
-    /// and at least once before the first sample. So the outputs were written by calls in
-    /// that form.
-    ///
-    /// ```compile_fail,E0133
-    /// // Timing is unsafe: the caller promises that the memory stays valid for replays.
-    /// fn replayed(handle: &spec::Handle, work: &mut dyn spec::Timed) {
-    ///     let _ = handle.time(1, 1, work);
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    /// The errors of the calls, and status 1 when the device fails.
-    ///
-    /// # Safety
-    /// The calls may be recorded once and replayed. So the memory that the calls use must
-    /// stay at its address until this function returns, and nobody else may use that
-    /// memory meanwhile. [`Timed::reset`] may write to the memory, but must neither free
-    /// nor replace it.
-    pub unsafe fn time(
-        &self,
-        samples: usize,
-        calls: usize,
-        work: &mut dyn Timed,
-    ) -> Result<Timing> {
-        // SAFETY: the caller promises that the calls' memory stays at its address and is used by
-        // nobody else until this returns.
-        unsafe { self.0.time(samples, calls, work) }
-    }
-
-    /// Measures the rate of a copy within the device's own memory, in bytes per second.
-    /// The copy is larger than the device's caches, and the rate counts bytes read and
-    /// bytes written. The bytes that an operator must read and write, divided by this
-    /// rate, are a lower bound of the operator's time. The measurement takes a moment and
-    /// allocates memory for its duration. `None` on a backend that cannot measure it.
-    ///
-    /// # Errors
-    /// Status 1 when the device fails.
-    pub fn copy_rate(&self) -> Result<Option<f64>> {
-        self.0.copy_rate()
-    }
-
-    /// Measures the time of a call that does nothing, in seconds: on CUDA an empty kernel,
-    /// timed as [`time`](Self::time) does; on wgpu an empty submission and the wait for
-    /// it. `None` on a backend without such a call.
-    ///
-    /// # Errors
-    /// Status 1 when the device fails.
-    pub fn call_overhead(&self) -> Result<Option<f64>> {
-        self.0.call_overhead()
     }
 }
 

@@ -63,8 +63,8 @@ pub use spec_core::{
     DtypeRule, Element, Error, ErrorKind, InOrder, Kernel, Matrix, Memory, Operator, Place,
     PlaceMut, QueueId, Ready, Result, Role, Shape, Signature, Site, Source, Staging, Status,
     Stream, Supports, TensorDesc, Timed, Timing, Vector, View, ViewMut, bf16, dtype, exact, f16,
-    flags, for_each_operator, memory, ngram, ops, options, philox, race, shape, sizes, stream,
-    timing,
+    flags, for_each_operator, memory, ngram, ops, options, philox, presence, race, shape, sizes,
+    stream, timing,
 };
 
 #[cfg(feature = "cpu")]

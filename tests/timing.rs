@@ -4,7 +4,7 @@ mod common;
 
 use common::handles;
 use spec::ops::{Unique, unique};
-use spec::{Buffer, DType, Descriptor, Device, Stream, Timed};
+use spec::{Backend, Buffer, DType, Descriptor, Device, Stream, Timed};
 
 /// Calls of `unique`, with counts of the calls and resets.
 struct Calls {

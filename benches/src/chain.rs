@@ -21,7 +21,8 @@ use spec::ops::{
 };
 use spec::stream::Kind;
 use spec::{
-    Buffer, DType, Device, Handle, Ready, Result, Stream, TensorDesc, Timed, Timing, timing,
+    Backend, Buffer, DType, Device, Handle, Ready, Result, Stream, TensorDesc, Timed, Timing,
+    timing,
 };
 use spec_conformance::{Failure, Tensor};
 

@@ -9,7 +9,7 @@ use super::work::{Effort, Implementation, Inputs, OnDevice};
 use super::{Goal, Row, machine};
 use spec::ops::deduplicate_topk::Buffers;
 use spec::ops::{DeduplicateTopk, NgramMatch, RejectionSample, TopkRouter};
-use spec::{DType, Device, Error, ErrorKind, Handle, Result, Signature, Status};
+use spec::{Backend, DType, Device, Error, ErrorKind, Handle, Result, Signature, Status};
 
 /// Rows with more bytes than this are not timed on a software renderer, which would take
 /// minutes.

@@ -10,8 +10,8 @@ use crate::files;
 use spec::cpu::Cpu;
 use spec::cuda::Cuda;
 use spec::{
-    Buffer, Descriptor, Error, Handle, Portable, Result, Role, Source, Status, Stream, TensorDesc,
-    Timed, Timing, View, ViewMut, timing,
+    Backend, Buffer, Descriptor, Error, Handle, Portable, Result, Role, Source, Status, Stream,
+    TensorDesc, Timed, Timing, View, ViewMut, timing,
 };
 use spec_conformance::{Argument, Case, Failure, Held, Layout, Subject, compare};
 

@@ -36,8 +36,9 @@ mod workspace;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
+use spec::ops::Description;
 use spec::options::{DefaultValue, Kind, OptionInfo};
-use spec::{Argument, Device, Role};
+use spec::{Argument, Device, Role, presence};
 
 use crate::operator::Operator;
 use crate::pipeline::Pipeline;
@@ -54,7 +55,7 @@ fn operators(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
         let about = PyDict::new(py);
         about.set_item("type", operator.type_name)?;
         about.set_item("doc", operator.doc)?;
-        let found = operator.options.iter().map(|option| described(py, option));
+        let found = operator.options.iter().map(|option| described(py, operator, option));
         about.set_item("options", PyTuple::new(py, found.collect::<PyResult<Vec<_>>>()?)?)?;
         let shapes = (operator.shapes)();
         let all_shapes = operator.arguments.iter().zip(shapes.arguments());
@@ -68,6 +69,7 @@ fn operators(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
             let like = argument.dtype_rule.argument();
             let Argument { name, optional, shape, doc, .. } = *argument;
             let all = shape::alternatives(py, shapes, alternatives)?;
+            let doc = doc.to_owned() + &presence::about(operator.presence, name);
             Ok((name, role, optional, dtypes, like, shape, all, doc))
         });
         about.set_item("arguments", PyTuple::new(py, found.collect::<PyResult<Vec<_>>>()?)?)?;
@@ -79,7 +81,11 @@ fn operators(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
 }
 
 /// The tuple of an option, as described at [`operators`].
-fn described<'py>(py: Python<'py>, option: &OptionInfo) -> PyResult<Bound<'py, PyTuple>> {
+fn described<'py>(
+    py: Python<'py>,
+    operator: &Description,
+    option: &OptionInfo,
+) -> PyResult<Bound<'py, PyTuple>> {
     let choices = match option.kind {
         Kind::Choice(choice) => choice.values,
         _ => &[],
@@ -91,7 +97,8 @@ fn described<'py>(py: Python<'py>, option: &OptionInfo) -> PyResult<Bound<'py, P
         DefaultValue::Required => (py.None(), None),
     };
     let (kind, required) = (options::kind(option.kind), option.is_required());
-    (option.name, kind, choices, required, default, follows, option.doc).into_pyobject(py)
+    let doc = option.about() + &presence::about(operator.presence, option.name);
+    (option.name, kind, choices, required, default, follows, doc).into_pyobject(py)
 }
 
 /// The devices of each backend: a dict from its name to a list of devices (`name`, `device`

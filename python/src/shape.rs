@@ -4,7 +4,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use spec::shape::{Alternatives, Operation, Shapes, Size};
+use spec::shape::{Alternatives, Form, Operation, Shapes, Size};
 
 fn size<'py>(py: Python<'py>, shapes: &Shapes, size: &Size) -> PyResult<Bound<'py, PyAny>> {
     match size {
@@ -32,18 +32,19 @@ pub fn alternatives<'py>(
     shapes: &Shapes,
     all: &Alternatives,
 ) -> PyResult<Bound<'py, PyTuple>> {
-    let shape = |sizes: &Vec<Size>| {
-        let sizes = sizes.iter().map(|one| size(py, shapes, one));
+    let shape = |form: &Form| {
+        let sizes = form.sizes.iter().map(|one| size(py, shapes, one));
         PyTuple::new(py, sizes.collect::<PyResult<Vec<_>>>()?)
     };
-    PyTuple::new(py, all.iter().map(shape).collect::<PyResult<Vec<_>>>()?)
+    PyTuple::new(py, all.forms.iter().map(shape).collect::<PyResult<Vec<_>>>()?)
 }
 
 /// What sizes are that no argument says: a dict from their names to the size, and to the argument
-/// without which this holds, or None.
+/// without which this holds, or None. What a given argument says is left out, since the shape of the
+/// argument says it too.
 pub fn definitions<'py>(py: Python<'py>, shapes: &Shapes) -> PyResult<Bound<'py, PyDict>> {
     let all = PyDict::new(py);
-    for known in shapes.rules() {
+    for known in shapes.rules().iter().filter(|known| known.rule.with.is_none()) {
         if let Some(value) = &known.value {
             all.set_item(known.rule.name, (size(py, shapes, value)?, known.rule.without))?;
         }

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use spec_core::ops::{ALL, Description};
 use spec_core::options::{ChoiceInfo, DefaultValue, Kind, OptionInfo};
-use spec_core::{Argument, Role};
+use spec_core::{Argument, Role, presence};
 
 use crate::{Result, read, root, write};
 use abi::Line;
@@ -163,13 +163,15 @@ fn structs(text: &mut String, operator: &Description, abi: &str) -> Result<()> {
 
     open(text, name, "params", &format!("The parameters of {name}."));
     for option in options.into_iter().map(|place| &operator.options[place]) {
-        comment(text, 4, &meaning(option));
+        comment(text, 4, &meaning(operator, option));
         _ = writeln!(text, "    {} {};", c_type(option.kind), option.name);
     }
     close(text, name, "params");
     open(text, name, "tensors", &format!("Descriptors of the arguments of {name}."));
     for argument in arguments.iter().map(|&place| &operator.arguments[place]) {
-        comment(text, 4, &format!("{}\n{}", facts(argument), argument.doc));
+        let needs = presence::about(operator.presence, argument.name);
+        let meaning = argument.doc.trim_end();
+        comment(text, 4, &format!("{}\n{meaning}{needs}", facts(argument)));
         _ = writeln!(text, "    spec_tensor {};", argument.name);
     }
     close(text, name, "tensors");
@@ -276,9 +278,9 @@ fn c_type(kind: Kind) -> &'static str {
     }
 }
 
-/// The description of a parameter, and its default.
-fn meaning(option: &OptionInfo) -> String {
-    let mut text = option.doc.trim_end().to_owned();
+/// The description of a parameter, with its range and its default.
+fn meaning(operator: &Description, option: &OptionInfo) -> String {
+    let mut text = option.about() + &presence::about(operator.presence, option.name);
     match option.kind {
         Kind::Bool => text += "\n1 for yes, 0 for no.",
         Kind::OptionalSize => text += "\n0: none.",

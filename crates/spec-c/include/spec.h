@@ -749,11 +749,13 @@ typedef struct {
     uint64_t select;
     /**
      * The number of groups; it divides the number of experts.
+     * Range: at least 1.
      * Default: 1.
      */
     size_t groups;
     /**
      * How many groups are kept.
+     * Range: 1 to `groups`.
      * Default: 1.
      */
     size_t topk_groups;
@@ -770,7 +772,8 @@ typedef struct {
      */
     uint64_t masked;
     /**
-     * How many experts each token is routed to, at most 64.
+     * How many experts each token is routed to.
+     * Range: 1 to 64.
      * It has no default.
      */
     size_t topk;
@@ -786,8 +789,9 @@ typedef struct {
      */
     double scale;
     /**
-     * The number of shared experts, at most 64. Every token goes to them, in columns behind
+     * The number of shared experts. Every token goes to them, in columns behind
      * the picks. The first has the index `experts`, or `physical_experts` where that is set.
+     * Range: 0 to 64.
      * Default: 0.
      */
     size_t shared_experts;
@@ -797,8 +801,10 @@ typedef struct {
      */
     double shared_weight;
     /**
-     * The number of places for experts on all devices together. Set if and only if `replicas`
-     * is given.
+     * The number of places for experts on all devices together. The index of every
+     * expert, the shared ones included, is an i32.
+     * Range: 1 to 2147483583.
+     * Given together with `replicas` and `replica_counts`, or not at all.
      * 0: none.
      * Default: none.
      */
@@ -832,11 +838,13 @@ typedef struct {
     /**
      * `[experts, max_replicas]`, i32: read, optional.
      * The places of each expert on all devices, each in `0..physical_experts`.
+     * Given together with `replica_counts` and `physical_experts`, or not at all.
      */
     spec_tensor replicas;
     /**
      * `[experts]`, i32: read, optional.
-     * The number of places of each expert, at least 1. Given if and only if `replicas` is.
+     * The number of places of each expert, at least 1.
+     * Given together with `replicas` and `physical_experts`, or not at all.
      */
     spec_tensor replica_counts;
     /**
@@ -987,6 +995,7 @@ typedef struct {
     size_t size;
     /**
      * The number of rows of `indices` that belong to one request.
+     * Range: at least 1.
      * Default: 1.
      */
     size_t mtp_step;
@@ -1103,6 +1112,7 @@ typedef struct {
      * The largest number of drafts of a request. A request with more is cut to it. If all the
      * drafts that are left are accepted, the bonus token follows, which was drawn for the
      * position behind the drafts that were cut away. So draft no more than `max_spec_len`.
+     * Range: 0 to 2147483646.
      * It has no default.
      */
     size_t max_spec_len;
@@ -1333,11 +1343,13 @@ typedef struct {
     /**
      * The token of the first column. Above 0 where the columns are a part of a vocabulary
      * whose other parts other calls adjust.
+     * Range: at least 0.
      * Default: 0.
      */
     int64_t first_token;
     /**
      * The number of tokens of the whole vocabulary; 0: the columns and the tokens before them.
+     * Range: at least 0.
      * Default: 0.
      */
     int64_t vocab;
@@ -1379,28 +1391,32 @@ typedef struct {
     /**
      * `[rows]`, i64 or i32: read, optional.
      * The draft token of each row, where rows are drafts. The entry of a row without a parent
-     * is not read. Needs `parents`.
+     * is not read.
+     * Given together with `parents`, or not at all.
      */
     spec_tensor draft_tokens;
     /**
      * `[rows]`, i32: read, optional.
      * The row before each row, -1 for a row that decides after the text itself.
+     * Given together with `draft_tokens`, or not at all.
      */
     spec_tensor parents;
     /**
      * `[requests + 1]`, i32: read, optional.
-     * Where the bias of each request starts and ends in `bias_tokens`. Needs `bias_tokens` and
-     * `bias_values`.
+     * Where the bias of each request starts and ends in `bias_tokens`.
+     * Given together with `bias_tokens` and `bias_values`, or not at all.
      */
     spec_tensor bias_offsets;
     /**
      * `[biases]`, i32: read, optional.
      * Tokens with a bias.
+     * Given together with `bias_offsets` and `bias_values`, or not at all.
      */
     spec_tensor bias_tokens;
     /**
      * `[biases]`, f32: read, optional.
      * The value that is added to the logit of each of `bias_tokens`; may be infinite.
+     * Given together with `bias_offsets` and `bias_tokens`, or not at all.
      */
     spec_tensor bias_values;
     /**
@@ -1423,28 +1439,32 @@ typedef struct {
     spec_tensor presence;
     /**
      * `[requests]`, i32: read, optional.
-     * How many tokens each request must generate before a stop token. Needs `stop_tokens`.
+     * How many tokens each request must generate before a stop token.
+     * Given together with `stop_tokens`, or not at all.
      */
     spec_tensor min_tokens;
     /**
      * `[requests, stops]`, i32: read, optional.
      * Tokens that end each request; -1 for none.
+     * Given together with `min_tokens`, or not at all.
      */
     spec_tensor stop_tokens;
     /**
      * `[requests + 1]`, i32: read, optional.
-     * Where the bad words of each request start and end in the list of words. Needs
-     * `word_offsets` and `word_tokens`.
+     * Where the bad words of each request start and end in the list of words.
+     * Given together with `word_offsets` and `word_tokens`, or not at all.
      */
     spec_tensor bad_offsets;
     /**
      * `[words + 1]`, i32: read, optional.
      * Where each word starts and ends in `word_tokens`.
+     * Given together with `bad_offsets` and `word_tokens`, or not at all.
      */
     spec_tensor word_offsets;
     /**
      * `[word_tokens]`, i32: read, optional.
      * The tokens of the words, one word behind the other.
+     * Given together with `bad_offsets` and `word_offsets`, or not at all.
      */
     spec_tensor word_tokens;
     /**
@@ -1462,56 +1482,64 @@ typedef struct {
     spec_tensor flags;
     /**
      * `[requests]`, f32: read, optional.
-     * The DRY penalty of each request for a sequence of the allowed length; 0 for none. Needs
-     * `dry_base` and `dry_allowed_length`.
+     * The DRY penalty of each request for a sequence of the allowed length; 0 for none.
+     * Given together with `dry_base` and `dry_allowed_length`, or not at all.
      */
     spec_tensor dry_multiplier;
     /**
      * `[requests]`, f32: read, optional.
      * The factor of the DRY penalty for each further token of the repeated sequence; at least 1.
+     * Given together with `dry_multiplier` and `dry_allowed_length`, or not at all.
      */
     spec_tensor dry_base;
     /**
      * `[requests]`, i32: read, optional.
      * The length of a repeated sequence from which on DRY penalises the token behind it.
+     * Given together with `dry_multiplier` and `dry_base`, or not at all.
      */
     spec_tensor dry_allowed_length;
     /**
      * `[requests]`, i32: read, optional.
      * How many of the last tokens of each text DRY reads; 0 or less for all.
+     * Needs `dry_multiplier`.
      */
     spec_tensor dry_range;
     /**
      * `[breakers]`, i32: read, optional.
      * Tokens that end a sequence and that DRY never penalises, for all requests.
+     * Needs `dry_multiplier`.
      */
     spec_tensor dry_breakers;
     /**
      * `[requests]`, i32: read, optional.
-     * How many tokens each request may think; below 0 for no limit. Needs `think_start`,
-     * `think_end` and `think_forced`.
+     * How many tokens each request may think; below 0 for no limit.
+     * Given together with `think_start`, `think_end` and `think_forced`, or not at all.
      */
     spec_tensor think_budget;
     /**
      * `[start_tokens]`, i32: read, optional.
      * The tokens that begin a thinking, at most 1,024; none where thinking begins behind the
      * prompt.
+     * Given together with `think_budget`, `think_end` and `think_forced`, or not at all.
      */
     spec_tensor think_start;
     /**
      * `[end_tokens]`, i32: read, optional.
      * The tokens that end a thinking, at most 1,024.
+     * Given together with `think_budget`, `think_start` and `think_forced`, or not at all.
      */
     spec_tensor think_end;
     /**
      * `[forced_tokens]`, i32: read, optional.
      * The tokens that a request must take, one after the other, once its budget is used; at
      * most 1,024.
+     * Given together with `think_budget`, `think_start` and `think_end`, or not at all.
      */
     spec_tensor think_forced;
     /**
      * `[rows]`, i32: written, optional.
-     * The token of `think_forced` that each row must take; -1 for none. Needs `think_budget`.
+     * The token of `think_forced` that each row must take; -1 for none.
+     * Needs `think_budget`.
      */
     spec_tensor forced;
 } spec_adjust_logits_tensors;
@@ -1655,6 +1683,7 @@ typedef struct {
     uint64_t min_p_first;
     /**
      * The token that column 0 stands for; column `c` stands for `first_token + c`.
+     * Range: at least 0.
      * Default: 0.
      */
     int64_t first_token;
@@ -1733,7 +1762,7 @@ typedef struct {
      */
     spec_tensor probs;
     /**
-     * `[rows] or [rows, n]`, f32: written, optional.
+     * `[rows] or [rows, n] as tokens`, f32: written, optional.
      * The natural logarithm of each token's probability by the logits as given,
      * without temperature, mask and filters.
      */
@@ -1748,12 +1777,12 @@ typedef struct {
      */
     spec_tensor flags;
     /**
-     * `[rows] or [rows, n]`, f32: written, optional.
+     * `[rows] or [rows, n] as tokens`, f32: written, optional.
      * The natural logarithm of each token's share of the distribution that it was drawn from.
      */
     spec_tensor processed_logprobs;
     /**
-     * `[rows] or [rows, n]`, i32: written, optional.
+     * `[rows] or [rows, n] as tokens`, i32: written, optional.
      * How many logits of the row, as given, are at least as large as each token's; 1 for the
      * largest.
      */
@@ -1767,6 +1796,7 @@ typedef struct {
     /**
      * `[rows, top]`, f32: written, optional.
      * The natural logarithm of the probability of each of `top_tokens`, as in `logprobs`.
+     * Needs `top_tokens`.
      */
     spec_tensor top_logprobs;
     /**
@@ -1778,12 +1808,14 @@ typedef struct {
     /**
      * `[vocab] or [rows, vocab]`, i32 or i64: read, optional.
      * The token that each column stands for, of all rows or of each; -1: none.
+     * Excludes `first_token`.
      */
     spec_tensor token_ids;
     /**
      * `[rows]`, f32: read, optional.
      * The largest logit of each row among the columns of all ranks, `largest` of the ranks
      * after an all-reduce MAX.
+     * Excludes `top_k`, `top_p`, `probs`, `logprobs`, `processed_logprobs`, `ranks`, `top_tokens`, `top_logprobs`, `kept_tokens` and `kept_counts`.
      */
     spec_tensor maxima;
     /**
@@ -1811,6 +1843,8 @@ typedef struct {
      * `[rows]`, f32: written, optional.
      * The largest logit of each row that the mask allows. A call with this output draws no
      * token and has no other output.
+     * Excludes `top_k`, `top_p`, `probs`, `logprobs`, `processed_logprobs`, `ranks`, `top_tokens`, `top_logprobs`, `kept_tokens` and `kept_counts`.
+     * Excludes `maxima`, `forced`, `winners` and `row_flags`.
      */
     spec_tensor largest;
 } spec_sample_logits_tensors;
@@ -1872,9 +1906,9 @@ typedef struct {
  * - `forced` `[rows]`, i32: read, optional.
  * - `tokens` `[rows] or [rows, n]`, i32 or u32 or i64: written.
  * - `probs` `[rows, vocab]`, f32: written, optional.
- * - `logprobs` `[rows] or [rows, n]`, f32: written, optional.
- * - `processed_logprobs` `[rows] or [rows, n]`, f32: written, optional.
- * - `ranks` `[rows] or [rows, n]`, i32: written, optional.
+ * - `logprobs` `[rows] or [rows, n] as tokens`, f32: written, optional.
+ * - `processed_logprobs` `[rows] or [rows, n] as tokens`, f32: written, optional.
+ * - `ranks` `[rows] or [rows, n] as tokens`, i32: written, optional.
  * - `top_tokens` `[rows, top]`, i32: written, optional.
  * - `top_logprobs` `[rows, top]`, f32: written, optional.
  * - `row_flags` `[rows]`, u32: written, optional.
@@ -1936,12 +1970,14 @@ typedef struct {
      */
     size_t size;
     /**
-     * The longest pattern, 1 to 1024.
+     * The longest pattern.
+     * Range: 1 to 1024.
      * Default: 3.
      */
     size_t max_ngram_size;
     /**
      * The token budget of one step, over all requests.
+     * Range: at least 0.
      * Default: 128.
      */
     int64_t token_threshold;
@@ -2124,22 +2160,26 @@ typedef struct {
      */
     size_t size;
     /**
-     * The longest pattern, 1 to 1024.
+     * The longest pattern.
+     * Range: 1 to 1024.
      * Default: 3.
      */
     size_t max_ngram_size;
     /**
      * The shortest pattern.
+     * Range: 1 to `max_ngram_size`.
      * Default: 1.
      */
     size_t min_ngram_size;
     /**
      * The largest number of drafts of a request, those of the head included.
+     * Range: 0 to 2147483646.
      * It has no default.
      */
     size_t max_draft_tokens;
     /**
      * The token budget of one step, over all requests.
+     * Range: at least 0.
      * Default: 128.
      */
     int64_t token_threshold;
@@ -2299,18 +2339,21 @@ typedef struct {
      */
     size_t size;
     /**
-     * The shortest pattern, at least 1. Patterns of 1 token mostly match by chance.
+     * The shortest pattern. Patterns of 1 token mostly match by chance.
+     * Range: 1 to `max_ngram`.
      * Default: 2.
      */
     size_t min_ngram;
     /**
-     * The longest pattern, `min_ngram` to 1024.
+     * The longest pattern.
+     * Range: 1 to 1024.
      * Default: 5.
      */
     size_t max_ngram;
     /**
      * The largest number of drafts of a request, which is also the number of columns of
      * `drafts`.
+     * Range: 0 to 2147483647.
      * Default: 5.
      */
     size_t max_draft;
@@ -2465,33 +2508,39 @@ typedef struct {
      */
     size_t size;
     /**
-     * The shortest match that gives drafts, at least 1.
+     * The shortest match that gives drafts.
+     * Range: 1 to `max_match`.
      * Default: 1.
      */
     size_t min_match;
     /**
-     * The longest match that counts, `min_match` to 64; a longer match counts as this long.
+     * The longest match that counts; a longer match counts as this long.
+     * Range: 1 to 64.
      * Default: 16.
      */
     size_t max_match;
     /**
-     * The largest number of windows that count, 1 to 1024.
+     * The largest number of windows that count.
+     * Range: 1 to 1024.
      * Default: 64.
      */
     size_t max_windows;
     /**
      * How many children a node may have; 1 makes chains.
+     * Range: at least 1.
      * Default: 1.
      */
     size_t width;
     /**
-     * The smallest share of all windows that a draft needs, 0 to 1.
+     * The smallest share of all windows that a draft needs.
+     * Range: 0 to 1.
      * Default: 0.
      */
     double min_share;
     /**
-     * The largest depth of a draft for each token of the match, at least 0. The default does
-     * not limit anything, since there are at most 64 drafts.
+     * The largest depth of a draft for each token of the match. The default does not limit
+     * anything, since there are at most 64 drafts.
+     * Range: at least 0.
      * Default: 64.
      */
     double drafts_per_match;
@@ -2532,6 +2581,7 @@ typedef struct {
     /**
      * `[1]`, i32 or i64: read, optional.
      * How many tokens of `corpus` are searched; absent: all.
+     * Needs `corpus`.
      */
     spec_tensor corpus_length;
     /**
@@ -2692,7 +2742,8 @@ typedef struct {
      */
     size_t size;
     /**
-     * The smallest survival of a draft, 0 to 1.
+     * The smallest survival of a draft.
+     * Range: 0 to 1.
      * Default: 0.
      */
     double min_survival;
@@ -2843,7 +2894,8 @@ typedef struct {
     spec_tensor row_tokens;
     /**
      * `[cap]`, i32 or i64: written, optional.
-     * `starts` plus the depth of each row's node, wrapping; then -1. Needs `starts`.
+     * `starts` plus the depth of each row's node, wrapping; then -1.
+     * Needs `starts`.
      */
     spec_tensor row_positions;
     /**
@@ -2977,6 +3029,7 @@ typedef struct {
     size_t size;
     /**
      * The largest number of drafts that are kept, which is the depth of the deepest tree.
+     * Range: 0 to 2147483646.
      * It has no default.
      */
     size_t max_depth;
@@ -2991,26 +3044,28 @@ typedef struct {
      */
     size_t size;
     /**
-     * `[batch, nodes] or [rows]`, i64 or i32 or u32: read.
+     * `[batch, nodes] or [rows] with row_offsets without first_child`, i64 or i32 or u32: read.
      * The token of each node. The entry of node 0, the last verified token, is not read. With
      * `row_offsets`, chains may be packed as `target_tokens` is.
      */
     spec_tensor draft_tokens;
     /**
-     * `[batch, nodes] or [rows]`, i32 or u32 or i64: read.
+     * `[batch, nodes] without row_offsets or [rows] with row_offsets`, i32 or u32 or i64: read.
      * The token that the target model chose after each node, by `sample_logits` of the node's
-     * logits for instance. `[rows]` with `row_offsets`.
+     * logits for instance.
      */
     spec_tensor target_tokens;
     /**
      * `[batch, nodes]`, i64 or i32 or u32: read, optional.
-     * The first child of each node; -1 for none. `Links` makes this from parents. Absent, as
-     * `next_sibling` then is: node v + 1 is the only child of node v.
+     * The first child of each node; -1 for none. `Links` makes this from parents. Absent:
+     * node v + 1 is the only child of node v.
+     * Given together with `next_sibling`, or not at all.
      */
     spec_tensor first_child;
     /**
      * `[batch, nodes]`, i64 or i32 or u32: read, optional.
      * The next child of the same parent; -1 for none.
+     * Given together with `first_child`, or not at all.
      */
     spec_tensor next_sibling;
     /**
@@ -3069,8 +3124,8 @@ typedef struct {
  * that they and the parameters can show. `descriptor` becomes yours, to be given to
  * `spec_destroy`, or NULL where the call fails.
  *
- * - `draft_tokens` `[batch, nodes] or [rows]`, i64 or i32 or u32: read.
- * - `target_tokens` `[batch, nodes] or [rows]`, i32 or u32 or i64: read.
+ * - `draft_tokens` `[batch, nodes] or [rows] with row_offsets without first_child`, i64 or i32 or u32: read.
+ * - `target_tokens` `[batch, nodes] without row_offsets or [rows] with row_offsets`, i32 or u32 or i64: read.
  * - `first_child` `[batch, nodes]`, i64 or i32 or u32: read, optional.
  * - `next_sibling` `[batch, nodes]`, i64 or i32 or u32: read, optional.
  * - `row_offsets` `[batch + 1]`, i32 or i64: read, optional.
@@ -3289,17 +3344,21 @@ typedef struct {
      */
     size_t size;
     /**
-     * Experts that `topk_ids` knows, 1 to [`MAX_EXPERTS`].
+     * Experts that `topk_ids` knows.
+     * Range: 1 to 4096.
      * It has no default.
      */
     size_t experts;
     /**
      * Experts that have a run here: all of them, or fewer with `expert_map`.
+     * Range: 0 to `experts`.
+     * Needs `expert_map`.
      * It has no default.
      */
     size_t local_experts;
     /**
      * Rows of a block of the product: each run is a multiple of it.
+     * Range: at least 1.
      * It has no default.
      */
     size_t block_size;
@@ -3476,33 +3535,39 @@ typedef struct {
      */
     size_t size;
     /**
-     * The number of positions to choose in each row, 1 to [`MAX_K`].
+     * The number of positions to choose in each row.
+     * Range: 1 to 4096.
      * It has no default.
      */
     size_t k;
     /**
-     * The number of positions in a block of a paged cache, 1 to 2^31 - 1.
+     * The number of positions in a block of a paged cache.
+     * Range: 1 to 2147483647.
      * Default: 1.
      */
     size_t block_size;
     /**
      * The number of neighbouring scores of a block, of which the largest counts: a power of
-     * two up to [`MAX_POOL`]. With 1, a block is a position.
+     * two. With 1, a block is a position.
+     * Range: 1 to 1024.
      * Default: 1.
      */
     size_t pool;
     /**
      * How many of the first blocks are always chosen. Together with `forced_last` at most `k`.
+     * Range: 0 to `k`.
      * Default: 0.
      */
     size_t forced_first;
     /**
      * How many of the last blocks are always chosen.
+     * Range: 0 to `k`.
      * Default: 0.
      */
     size_t forced_last;
     /**
-     * The number of positions of a candidate, 1 to [`MAX_POOL`].
+     * The number of positions of a candidate.
+     * Range: 1 to 1024.
      * Default: 1.
      */
     size_t candidate_block;
@@ -3561,19 +3626,21 @@ typedef struct {
     /**
      * `[rows]`, i32: read, optional.
      * The row of `block_table` for each row of scores; absent: row r of `block_table` for row
-     * r of scores. Needs `block_table`.
+     * r of scores.
+     * Needs `block_table`.
      */
     spec_tensor requests;
     /**
      * `[rows, k]`, i32: written, optional.
      * The slot in the paged cache of each position of `indices`; -1 for a position that the
-     * cache does not have, and behind the last position. Needs `block_table`.
+     * cache does not have, and behind the last position.
+     * Needs `block_table`.
      */
     spec_tensor slots;
     /**
      * `[rows, c]`, i32: read, optional.
-     * The blocks of `candidate_block` positions whose scores `scores` has, -1 for none: `cols`
-     * is `c * candidate_block`. Without `starts`, `pool` and forced blocks.
+     * The blocks of `candidate_block` positions whose scores `scores` has, -1 for none.
+     * Excludes `starts`, `pool`, `forced_first` and `forced_last`.
      */
     spec_tensor candidates;
 } spec_indexer_topk_tensors;
@@ -3670,21 +3737,26 @@ typedef struct {
     size_t size;
     /**
      * The number of slots of a block of `block_table`.
+     * Range: 1 to 2147483647.
      * Default: 1.
      */
     size_t block_size;
     /**
      * The number of entries of a page of `pages`.
+     * Range: 1 to 2147483647.
      * Default: 1.
      */
     size_t page_size;
     /**
-     * The number of a page that stands for none, as do all lower numbers; at least -1.
+     * The number of a page that stands for none, as do all lower numbers.
+     * Range: at least -1.
      * Default: -1.
      */
     int64_t null_page;
     /**
-     * The number of slots behind the `h` others that the model writes itself, at most 1024.
+     * The number of slots behind the `h` others that the model writes itself.
+     * Range: 0 to 1024.
+     * Needs `tail_starts`.
      * Default: 0.
      */
     size_t tail;
@@ -3732,7 +3804,7 @@ typedef struct {
     spec_tensor reset;
     /**
      * `[batch]`, i32 or i64: read, optional.
-     * Where the first tail slot's entry is. Needed for a `tail` above 0.
+     * Where the first tail slot's entry is.
      */
     spec_tensor tail_starts;
     /**
@@ -3743,8 +3815,8 @@ typedef struct {
     spec_tensor block_table;
     /**
      * `[tables, page_count]`, i32: read, optional.
-     * The page of the cache that holds each `page_size` entries outside of the slots. Needs
-     * `block_table`.
+     * The page of the cache that holds each `page_size` entries outside of the slots.
+     * Needs `block_table`.
      */
     spec_tensor pages;
     /**

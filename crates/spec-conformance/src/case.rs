@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use spec_core::shape::Size;
+use spec_core::shape::{Form, Size};
 use spec_core::sizes::outputs;
 use spec_core::{
     Backend, DType, Descriptor, Error, Operator, Role, Route, Source, Status, Stream, Supports,
@@ -95,29 +95,31 @@ impl<O: Subject> Recomposed<O> {
         let rows = case.get(first).map_or(0, Tensor::rows);
         let wanted = if rows == 0 { 0 } else { rng.between(0, rows + 3) };
         let picked: Vec<usize> = (0..wanted).map(|_| rng.below(rows)).collect();
-        let counted = &shapes.arguments()[0][0][0];
+        let counted = &shapes.arguments()[0].forms[0].sizes[0];
         // A size that is defined as the number of rows, where the definition holds.
         let is_defined = |size: &Size| {
             shapes.rules().iter().any(|rule| {
-                let without = rule.without.and_then(|at| case.get(O::ARGUMENTS[at].name));
+                let holds = |&(at, is_given): &(usize, bool)| {
+                    case.get(O::ARGUMENTS[at].name).is_some() == is_given
+                };
                 *size == Size::Name(rule.place)
                     && rule.value.as_ref() == Some(counted)
-                    && without.is_none()
+                    && rule.conditions.iter().all(holds)
             })
         };
         let moves = |argument: &Argument| {
             let at = O::ARGUMENTS.iter().position(|known| known.name == argument.name);
-            let fits = |shape: &&Vec<Size>| {
+            let fits = |form: &&Form| {
                 let extents = &argument.tensor.shape;
-                let mut pairs = shape.iter().zip(extents);
-                shape.len() == extents.len()
+                let mut pairs = form.sizes.iter().zip(extents);
+                form.sizes.len() == extents.len()
                     && pairs.all(|(size, extent)| match size {
                         Size::Number(number) => number == extent,
                         _ => true,
                     })
             };
-            let shape = at.and_then(|at| shapes.arguments()[at].iter().find(fits));
-            shape.is_some_and(|shape| shape[0] == *counted || is_defined(&shape[0]))
+            let form = at.and_then(|at| shapes.arguments()[at].forms.iter().find(fits));
+            form.is_some_and(|form| form.sizes[0] == *counted || is_defined(&form.sizes[0]))
         };
         let other = case.map(|argument| match moves(argument) {
             true => argument.tensor.pick(&picked),

@@ -4,7 +4,10 @@ use crate::check::{Checker, Site};
 use crate::memory::{Locate, Memory, Staging};
 use crate::signature::Signature;
 use crate::stream::Kind;
-use crate::{Address, DType, Device, DeviceInfo, QueueId, Result, Route, Status, Stream, ViewMut};
+use crate::{
+    Address, DType, Device, DeviceInfo, Error, QueueId, Result, Route, Status, Stream, Timed,
+    Timing, ViewMut,
+};
 
 /// An operator: its parameters, and the plan that follows from parameters and descriptors.
 ///
@@ -83,6 +86,54 @@ pub unsafe trait Backend: Send + Sync + 'static {
     /// # Errors
     /// Status 1 when there is not enough memory.
     fn staging(&self, _bytes: usize) -> Result<Option<Box<dyn Staging>>> {
+        Ok(None)
+    }
+
+    /// Takes `samples` samples of the time of a call. Each sample makes `calls` calls back
+    /// to back and divides their time on the device, in seconds, by `calls`. Calls run
+    /// only in the form in which they are timed, for example replayed from a CUDA graph,
+    /// and at least once before the first sample. So the outputs were written by calls in
+    /// that form.
+    ///
+    /// ```compile_fail,E0133
+    /// // Timing is unsafe: the caller promises that the memory stays valid for replays.
+    /// fn replayed(backend: &impl spec::Backend, work: &mut dyn spec::Timed) {
+    ///     let _ = backend.time(1, 1, work);
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of the calls, status 1 when the device fails, and status 2 on a backend that
+    /// cannot time calls.
+    ///
+    /// # Safety
+    /// The calls may be recorded once and replayed. So the memory that the calls use must
+    /// stay at its address until this function returns, and nobody else may use that
+    /// memory meanwhile. [`Timed::reset`] may write to the memory, but must neither free
+    /// nor replace it.
+    unsafe fn time(&self, _samples: usize, _calls: usize, _work: &mut dyn Timed) -> Result<Timing> {
+        Err(Error::device(self.info().device, Status::NotImplemented, "it cannot time calls"))
+    }
+
+    /// Measures the rate of a copy within the device's own memory, in bytes per second.
+    /// The copy is larger than the device's caches, and the rate counts bytes read and
+    /// bytes written. The bytes that an operator must read and write, divided by this
+    /// rate, are a lower bound of the operator's time. The measurement takes a moment and
+    /// allocates memory for its duration. `None` on a backend that cannot measure it.
+    ///
+    /// # Errors
+    /// Status 1 when the device fails.
+    fn copy_rate(&self) -> Result<Option<f64>> {
+        Ok(None)
+    }
+
+    /// Measures the time of a call that does nothing, in seconds: on CUDA an empty kernel,
+    /// timed as [`time`](Self::time) does; on wgpu an empty submission and the wait for
+    /// it. `None` on a backend without such a call.
+    ///
+    /// # Errors
+    /// Status 1 when the device fails.
+    fn call_overhead(&self) -> Result<Option<f64>> {
         Ok(None)
     }
 }

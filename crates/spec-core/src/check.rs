@@ -104,7 +104,7 @@ impl Checker {
         if holds { Ok(()) } else { Err(self.error(Status::BadParam, argument, value, expected)) }
     }
 
-    /// An optional argument that another argument or an option makes necessary.
+    /// An optional argument that the options make necessary.
     pub(crate) fn required<'t, T>(
         &self,
         argument: &'static str,
@@ -112,21 +112,6 @@ impl Checker {
         reason: &'static str,
     ) -> Result<&'t T> {
         value.as_ref().ok_or_else(|| self.error(Status::NullPointer, argument, "absent", reason))
-    }
-
-    /// Checks that arguments which belong together are all given or all absent, and says which.
-    pub(crate) fn together(
-        &self,
-        arguments: &[(&'static str, &Option<TensorDesc>)],
-        reason: &'static str,
-    ) -> Result<bool> {
-        let is_any = arguments.iter().any(|(_, desc)| desc.is_some());
-        match arguments.iter().find(|(_, desc)| desc.is_none()) {
-            Some((absent, _)) if is_any => {
-                Err(self.error(Status::NullPointer, absent, "absent", reason))
-            }
-            _ => Ok(is_any),
-        }
     }
 
     pub(crate) fn dtype(&self, argument: &Argument, desc: &TensorDesc) -> Result<()> {

@@ -120,13 +120,18 @@ macro_rules! size_rule {
             min: $min,
             max: $max,
             value: None,
+            with: None,
             without: None,
         }
     };
-    ($size:ident = $value:literal $(without $absent:ident)? $(in $min:literal ..= $max:expr)?) => {
+    (
+        $size:ident = $value:literal
+            $(with $present:ident)? $(without $absent:ident)? $(in $min:literal ..= $max:expr)?
+    ) => {
         $crate::shape::Rule {
             name: stringify!($size),
             value: Some($value),
+            with: $crate::declare::named!($($present)?),
             without: $crate::declare::named!($($absent)?),
             min: $crate::declare::or!(0 $(, $min)?),
             max: $crate::declare::or!(usize::MAX $(, $max)?),
@@ -180,6 +185,54 @@ macro_rules! option_default {
     };
     ($type:ty, as $other:ident) => {
         $crate::options::DefaultValue::As(stringify!($other))
+    };
+}
+
+/// `Default` for an operator without required options.
+macro_rules! default_options {
+    ($operator:ident) => {
+        impl Default for $operator {
+            /// The default of every option.
+            fn default() -> Self {
+                $operator::new()
+            }
+        }
+    };
+    ($operator:ident $($required:ident)+) => {};
+}
+
+/// The [`Range`](crate::options::Range) of an option.
+macro_rules! option_range {
+    () => {
+        None
+    };
+    ($min:literal ..) => {
+        Some($crate::options::Range { min: $min as f64, max: None })
+    };
+    ($min:literal ..= $max:expr) => {
+        Some($crate::options::Range {
+            min: $min as f64,
+            max: Some(|| $crate::options::Bound::from($max)),
+        })
+    };
+}
+
+/// What a word of `presence` says.
+macro_rules! verb {
+    (need) => {
+        $crate::presence::Verb::Needs
+    };
+    (needs) => {
+        $crate::presence::Verb::Needs
+    };
+    (exclude) => {
+        $crate::presence::Verb::Excludes
+    };
+    (excludes) => {
+        $crate::presence::Verb::Excludes
+    };
+    (together) => {
+        $crate::presence::Verb::Together
     };
 }
 
@@ -240,14 +293,48 @@ macro_rules! arguments_constructor {
 
 /// Declares an operator once; the module's documentation says what that gives.
 ///
-/// An option is `required name: type`, `optional name: type = default`, or
-/// `optional name: type as other`, whose default is the value of the option `other`, declared
-/// before it. An argument is `required name: role [dtypes] "[shape]"` or `optional ..`, where
-/// the role is `in`, `out` or `inout`. After the dtypes, `as other` says that the argument has the
-/// dtype of the argument `other`, and `from other` that it has that dtype or i64.
-/// `sizes` says what the shapes alone do not: `name in 1..=MAX` is the range of a size, and
-/// `name = "rows" without other` its value where the argument `other` is absent.
-/// `arguments by position` makes a constructor that takes
+/// ```text
+/// options {
+///     required k: usize [1..=MAX_K],
+///     optional block_size: usize [1..=i32::MAX] = 1,
+///     optional forced_first: usize [0..=k] = 0,
+///     optional experts_here: usize as experts,
+/// }
+/// ```
+/// An option is `required` or has a default: a value, or with `as` the value of an option that is
+/// declared before it. The range in brackets has a number as its start, and may have a number or
+/// the name of an option as its end. Every f32 must be finite.
+///
+/// ```text
+/// presence {
+///     pages needs block_table;
+///     bias_offsets, bias_tokens, bias_values together;
+///     candidates excludes starts, pool;
+///     requests, slots need block_table;
+/// }
+/// ```
+/// Each name is an argument or an option. An argument counts as given where it is not absent, an
+/// option where it does not have its default. `together`: all or none are given.
+///
+/// ```text
+/// sizes {
+///     cols in 0..=MAX_I32,
+///     tables = "rows" without requests,
+///     cols = "c * candidate_block" with candidates,
+/// }
+/// ```
+/// What the shapes alone do not say: the range of a size, and its value, always or where an argument
+/// is given or absent.
+///
+/// ```text
+/// arguments by position {
+///     required scores: in [F32, F16] "[rows, cols]",
+///     optional values: out [F32, F16] as scores "[rows, k]",
+/// }
+/// ```
+/// The role of an argument is `in`, `out` or `inout`. After the dtypes, `as other` says that the
+/// argument has the dtype of the argument `other`, and `from other` that it has that dtype or i64.
+/// [`shape`](crate::shape) says what a shape may be. `by position` makes a constructor that takes
 /// the required arguments in their order. `by name` makes one that takes them in a struct, for
 /// operators where two required arguments could be swapped by mistake without an error.
 macro_rules! operator {
@@ -259,13 +346,19 @@ macro_rules! operator {
             $(
                 $(#[doc = $option_doc:literal])*
                 $(required $required_option:ident)? $(optional $optional_option:ident)?
-                    : $type:ty $(as $other:ident)? $(= $default:expr)?
+                    : $type:ty $([$($range:tt)+])? $(as $other:ident)? $(= $default:expr)?
             ),* $(,)?
         }
 
+        $(presence {
+            $( $($subject:ident),+ $verb:ident $($object:ident),*; )+
+        })?
+
         $(sizes {
             $(
-                $size:ident $(= $value:literal $(without $absent:ident)?)? $(in $min:literal ..= $max:expr)?
+                $size:ident
+                    $(= $value:literal $(with $present:ident)? $(without $absent:ident)?)?
+                    $(in $min:literal ..= $max:expr)?
             ),+ $(,)?
         })?
 
@@ -283,6 +376,7 @@ macro_rules! operator {
         pub struct $operator {
             $(
                 $(#[doc = $option_doc])*
+                $(#[doc = concat!("\n\nRange: `", stringify!($($range)+), "`.")])?
                 $(#[doc = concat!("\n\nDefault: `", stringify!($default), "`.")])?
                 $(#[doc = concat!("\n\nDefault: `", stringify!($other), "`.")])?
                 pub $($required_option)? $($optional_option)? : $type,
@@ -291,7 +385,6 @@ macro_rules! operator {
 
         impl $operator {
             /// The operator with these required options, and the defaults of all others.
-            #[allow(clippy::new_without_default, reason = "operators with required options have no default")]
             pub const fn new($( $( $required_option: $type, )? )*) -> Self {
                 $( $crate::declare::option_let! {
                     $($optional_option)? : $type = $($default)? $($other)?
@@ -312,6 +405,8 @@ macro_rules! operator {
             )? )*
         }
 
+        $crate::declare::default_options! { $operator $( $($required_option)? )* }
+
         /// The options one by one.
         #[allow(non_upper_case_globals, reason = "named as the options are")]
         mod opt {
@@ -323,6 +418,7 @@ macro_rules! operator {
                 pub(super) const $($required_option)? $($optional_option)? : &OptionInfo = &OptionInfo {
                     name: stringify!($($required_option)? $($optional_option)?),
                     kind: <$type as $crate::options::Setting>::KIND,
+                    range: $crate::declare::option_range!($($($range)+)?),
                     default: $crate::declare::option_default!($type $(, = $default)? $(, as $other)?),
                     doc: concat!($($option_doc, "\n"),*),
                 };
@@ -331,7 +427,13 @@ macro_rules! operator {
             pub(super) const ALL: &[OptionInfo] = &[$( *$($required_option)? $($optional_option)? ),*];
         }
 
-        #[doc = concat!("The arguments of `", $name, "`.")]
+        #[doc = concat!("The arguments of `", $name, "`.\n")]
+        $( $(
+            #[doc = concat!(
+                "* ", $("`", stringify!($subject), "` ",)+ stringify!($verb),
+                $(" `", stringify!($object), "`",)* "."
+            )]
+        )+ )?
         #[non_exhaustive]
         pub struct Arguments<I, O> {
             $(
@@ -429,6 +531,13 @@ macro_rules! operator {
             const DOC: &'static str = concat!($($doc, "\n"),*);
             const OPTIONS: &'static [$crate::options::OptionInfo] = opt::ALL;
             const ARGUMENTS: &'static [$crate::argument::Argument] = arg::ALL;
+            const PRESENCE: &'static [$crate::presence::Presence] = &[$($(
+                $crate::presence::Presence {
+                    subjects: &[$($crate::presence::Name::find(stringify!($subject), arg::ALL)),+],
+                    verb: $crate::declare::verb!($verb),
+                    objects: &[$($crate::presence::Name::find(stringify!($object), arg::ALL)),*],
+                },
+            )+)?];
             const BY_NAME: bool = $crate::declare::is_by_name!($how);
 
             fn shapes() -> &'static $crate::shape::Shapes {
@@ -436,7 +545,9 @@ macro_rules! operator {
                     std::sync::LazyLock::new(|| {
                         $crate::shape::Shapes::parse(arg::ALL, &[$($(
                             $crate::declare::size_rule!(
-                                $size $(= $value $(without $absent)?)? $(in $min ..= $max)?
+                                $size
+                                    $(= $value $(with $present)? $(without $absent)?)?
+                                    $(in $min ..= $max)?
                             ),
                         )+)?])
                     });
@@ -480,36 +591,15 @@ macro_rules! operator {
                 Ok($operator { $( $($required_option)? $($optional_option)? ),* })
             }
 
-            fn option(&self, name: &str) -> $crate::Result<$crate::options::Value> {
-                let option = $crate::options::find($name, opt::ALL, name)?;
-                match option.name {
-                    $( stringify!($($required_option)? $($optional_option)?) => {
-                        Ok($crate::options::Setting::value(
-                            self.$($required_option)? $($optional_option)?
-                        ))
-                    } )*
-                    // `find` returns one of the names above.
-                    _ => unreachable!("{option:?}"),
-                }
-            }
-
             #[allow(unused_variables, reason = "an operator without options")]
-            fn set_option(
-                &mut self,
-                name: &str,
-                value: $crate::options::Value,
-            ) -> $crate::Result<()> {
-                let option = $crate::options::find($name, opt::ALL, name)?;
-                let refuse = || option.refuse($name, value);
-                match option.name {
-                    $( stringify!($($required_option)? $($optional_option)?) => {
-                        self.$($required_option)? $($optional_option)? =
-                            $crate::options::Setting::from_value(value).ok_or_else(refuse)?;
-                        Ok(())
-                    } )*
-                    // `find` returns one of the names above.
-                    _ => unreachable!("{option:?}"),
-                }
+            fn each_option(
+                &self,
+                each: &mut dyn FnMut(&'static $crate::options::OptionInfo, $crate::options::Value),
+            ) {
+                $( each(
+                    opt::$($required_option)? $($optional_option)?,
+                    $crate::options::Setting::value(self.$($required_option)? $($optional_option)?),
+                ); )*
             }
 
             fn tensors_from(
@@ -611,7 +701,7 @@ macro_rules! is_by_name {
 }
 
 pub(crate) use {
-    argument_from, argument_role, argument_type, arguments_constructor, choice, dtype_rule,
-    is_by_name, is_there, named, operator, option_default, option_let, option_or_default, or,
-    size_rule,
+    argument_from, argument_role, argument_type, arguments_constructor, choice, default_options,
+    dtype_rule, is_by_name, is_there, named, operator, option_default, option_let,
+    option_or_default, option_range, or, size_rule, verb,
 };

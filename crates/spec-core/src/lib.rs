@@ -83,6 +83,7 @@ pub mod ngram;
 pub mod ops;
 pub mod options;
 pub mod philox;
+pub mod presence;
 pub mod race;
 mod ready;
 mod route;

@@ -4,9 +4,8 @@
 //! Backends search in parallel, each in its own way. The rules here cut bad lengths to the rows
 //! and share out the token budget; every backend must replay them exactly.
 
-use crate::check::Checker;
 use crate::flags::BAD_LENGTHS;
-use crate::{DType, Matrix, Result, TensorDesc};
+use crate::{DType, Matrix, TensorDesc};
 
 /// The longest pattern that a search may have, in tokens. The bound limits the work of a
 /// search in repetitive text; patterns that draft well are far shorter.
@@ -110,21 +109,6 @@ impl Rows {
             lengths: length.dtype(),
         }
     }
-}
-
-/// The name of a parameter, and its value.
-pub(crate) type Named = (&'static str, usize);
-
-/// Checks the shortest and the longest pattern of a search.
-pub(crate) fn check_patterns(c: &Checker, min: Named, max: Named) -> Result<()> {
-    c.param((1..=MAX_NGRAM).contains(&max.1), max.0, max.1, format!("1 to {MAX_NGRAM}"))?;
-    let expected = format!("1 to {}, which is {}", max.0, max.1);
-    c.param((1..=max.1).contains(&min.1), min.0, min.1, expected)
-}
-
-pub(crate) fn check_sizes(c: &Checker, min: usize, max: usize, threshold: i32) -> Result<()> {
-    check_patterns(c, ("min_ngram_size", min), ("max_ngram_size", max))?;
-    c.param(threshold >= 0, "token_threshold", threshold, "at least 0")
 }
 
 #[cfg(test)]

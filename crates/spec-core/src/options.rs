@@ -24,7 +24,8 @@
 
 use std::fmt;
 
-use crate::{Error, Result, Status};
+use crate::check::Checker;
+use crate::{Error, Result, Signature, Status};
 
 /// An option of an operator, as its contract declares it.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +35,8 @@ pub struct OptionInfo {
     pub name: &'static str,
     /// The type of its values.
     pub kind: Kind,
+    /// The numbers that the option may be; `None` for every value of its type.
+    pub range: Option<Range>,
     /// The value of the option if a caller sets none.
     pub default: DefaultValue,
     /// The option's meaning, as its documentation says.
@@ -49,6 +52,63 @@ pub enum DefaultValue {
     Is(fn() -> Value),
     /// The value of the option of this name.
     As(&'static str),
+}
+
+/// The numbers that an option may be, as f64, which holds all of them exactly.
+#[derive(Clone, Copy, Debug)]
+pub struct Range {
+    /// The least number.
+    pub min: f64,
+    /// The largest number; `None` for every number that the option's type holds.
+    pub max: Option<fn() -> Bound>,
+}
+
+/// The largest number that an option may be.
+#[derive(Clone, Copy, Debug)]
+pub enum Bound {
+    /// This number.
+    Number(f64),
+    /// The value of another option.
+    Option(&'static OptionInfo),
+}
+
+impl From<i32> for Bound {
+    fn from(number: i32) -> Self {
+        Bound::Number(number.into())
+    }
+}
+
+impl From<usize> for Bound {
+    fn from(number: usize) -> Self {
+        Bound::Number(number as f64)
+    }
+}
+
+impl From<f64> for Bound {
+    fn from(number: f64) -> Self {
+        Bound::Number(number)
+    }
+}
+
+impl From<&'static OptionInfo> for Bound {
+    fn from(option: &'static OptionInfo) -> Self {
+        Bound::Option(option)
+    }
+}
+
+impl Range {
+    /// The range in words, with the values of options: `1 to 64`, `1 to 5, which is `max_ngram``.
+    pub fn words(&self, value: impl FnOnce(&str) -> Option<Value>) -> String {
+        let min = self.min;
+        match self.max.map(|max| max()) {
+            None => format!("at least {min}"),
+            Some(Bound::Number(max)) => format!("{min} to {max}"),
+            Some(Bound::Option(end)) => match value(end.name) {
+                Some(max) => format!("{min} to {max}, which is `{}`", end.name),
+                None => format!("{min} to `{}`", end.name),
+            },
+        }
+    }
 }
 
 /// The type of an option's values.
@@ -106,6 +166,18 @@ pub enum Value {
     F32(f32),
     /// The name of a value of [`Kind::Choice`].
     Choice(&'static str),
+}
+
+impl Value {
+    /// The value as a number; `None` for a value that is none.
+    pub fn number(self) -> Option<f64> {
+        match self {
+            Value::Size(value) => Some(value as f64),
+            Value::I32(value) => Some(value.into()),
+            Value::F32(value) => Some(value.into()),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Value {
@@ -170,6 +242,16 @@ impl Setting for Option<usize> {
     }
 }
 
+/// A list with a word before its last name: `a, b or c`.
+pub(crate) fn listed<'n>(names: impl Iterator<Item = &'n str>, word: &str) -> String {
+    let names: Vec<_> = names.collect();
+    match names.split_last() {
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, others)) => format!("{} {word} {last}", others.join(", ")),
+        None => String::new(),
+    }
+}
+
 impl Kind {
     /// The values of this type in words, for the end of an error's sentence: `true or false`.
     pub fn expected(&self) -> String {
@@ -179,14 +261,7 @@ impl Kind {
             Kind::OptionalSize => "a whole number that is not negative, or none".to_owned(),
             Kind::I32 => "a whole number of 32 bits".to_owned(),
             Kind::F32 => "a number".to_owned(),
-            Kind::Choice(choice) => {
-                let names: Vec<_> = choice.values.iter().map(|value| value.name).collect();
-                match names.split_last() {
-                    Some((last, [])) => (*last).to_owned(),
-                    Some((last, others)) => format!("{} or {last}", others.join(", ")),
-                    None => String::new(),
-                }
-            }
+            Kind::Choice(choice) => listed(choice.values.iter().map(|value| value.name), "or"),
         }
     }
 
@@ -235,6 +310,39 @@ impl OptionInfo {
         matches!(self.default, DefaultValue::Required)
     }
 
+    /// The option's meaning, with its range.
+    pub fn about(&self) -> String {
+        let range = self
+            .range
+            .map_or(String::new(), |range| format!("\nRange: {}.", range.words(|_| None)));
+        self.doc.trim_end().to_owned() + &range
+    }
+
+    /// Whether the option may have `value`; an end of its range that is an option counts only
+    /// `by_option`.
+    fn allows<O: Signature>(&self, operator: &O, value: Value, by_option: bool) -> bool {
+        let Some(number) = value.number() else { return true };
+        let Some(range) = self.range else { return number.is_finite() };
+        let max = match range.max.map(|max| max()) {
+            Some(Bound::Number(max)) => Some(max),
+            Some(Bound::Option(end)) if by_option => {
+                operator.option(end.name).ok().and_then(Value::number)
+            }
+            _ => None,
+        };
+        (range.min..=max.unwrap_or(f64::MAX)).contains(&number)
+    }
+
+    /// Whether the option has another value in `operator` than its default.
+    pub(crate) fn is_given<O: Signature>(&self, operator: &O) -> bool {
+        let value = |name| operator.option(name).ok();
+        match self.default {
+            DefaultValue::Required => true,
+            DefaultValue::Is(default) => value(self.name) != Some(default()),
+            DefaultValue::As(other) => value(self.name) != value(other),
+        }
+    }
+
     /// The error for a value that this option of `operator` cannot have.
     pub fn refuse(&self, operator: &'static str, given: impl fmt::Display) -> Error {
         Error::Argument {
@@ -244,6 +352,34 @@ impl OptionInfo {
             value: given.to_string(),
             expected: self.kind.expected().into(),
         }
+    }
+}
+
+impl Checker {
+    /// Checks the range of each option. Ends of ranges that are options come last: these options
+    /// have been checked then.
+    ///
+    /// # Errors
+    /// Status 3.
+    pub(crate) fn ranges<O: Signature>(&self, operator: &O) -> Result<()> {
+        for by_option in [false, true] {
+            let mut wrong = None;
+            operator.each_option(&mut |option, value| {
+                if wrong.is_none() && !option.allows(operator, value, by_option) {
+                    wrong = Some((option, value));
+                }
+            });
+            if let Some((option, value)) = wrong {
+                let expected = match option.range {
+                    Some(range) if value.number().is_some_and(f64::is_finite) => {
+                        range.words(|end| operator.option(end).ok())
+                    }
+                    _ => "a finite number".to_owned(),
+                };
+                return Err(self.error(Status::BadParam, option.name, value, expected));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -4,6 +4,14 @@
 //! of the operator, for a size that the declaration defines in its `sizes`, or for what the first
 //! argument with that name has. From this come the checks of every descriptor, the shapes of outputs
 //! in Rust ([`outputs`](crate::sizes::outputs)) and in other languages, and bad calls for tests.
+//!
+//! An argument may have one of several shapes:
+//!
+//! ```text
+//! [batch] or [batch, 1]
+//! [batch, nodes] without row_offsets or [rows] with row_offsets    by whether an argument is given
+//! [rows] or [rows, n] as tokens                                    the first with the first of `tokens`
+//! ```
 
 use crate::argument::{self, Argument};
 
@@ -37,8 +45,25 @@ pub enum Operation {
     DivideUp,
 }
 
-/// A shape as a text of the declaration has it, with its alternatives: `[batch] or [batch, 1]`.
-pub type Alternatives = Vec<Vec<Size>>;
+/// One of the shapes that an argument may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Form {
+    /// The size of each dimension.
+    pub sizes: Vec<Size>,
+    /// Whether arguments must be given for the form: the place of each in the contract's list.
+    pub conditions: Vec<(usize, bool)>,
+}
+
+/// The shapes that an argument may have, as a text of the declaration says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Alternatives {
+    /// The shapes.
+    pub forms: Vec<Form>,
+    /// The argument, before this one in the contract's list, that has the form of the same place.
+    pub like: Option<usize>,
+}
 
 /// What a declaration says of a size besides the shapes in which it stands.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +76,9 @@ pub struct Rule {
     pub max: usize,
     /// What the size is, if no argument says it.
     pub value: Option<&'static str>,
-    /// The argument without which [`value`](Self::value) holds; `None` for a value that always does.
+    /// The argument with which [`value`](Self::value) holds.
+    pub with: Option<&'static str>,
+    /// The argument without which [`value`](Self::value) holds.
     pub without: Option<&'static str>,
 }
 
@@ -72,14 +99,20 @@ pub struct SizeRule {
     pub place: usize,
     /// [`Rule::value`], parsed.
     pub value: Option<Size>,
-    /// The place of the argument [`Rule::without`] in the contract's list.
-    pub without: Option<usize>,
+    /// Whether arguments must be given for the value: the place of each in the contract's list.
+    pub conditions: Vec<(usize, bool)>,
 }
 
 /// Splits a declaration's text into names, numbers and signs.
 struct Words<'n> {
     rest: &'static str,
     names: &'n mut Vec<&'static str>,
+    arguments: &'n [Argument],
+}
+
+/// The place of the argument `name`, which a condition names.
+fn place(arguments: &[Argument], name: &str) -> usize {
+    argument::place(arguments, name).unwrap_or_else(|| panic!("no `{name}`"))
 }
 
 impl Words<'_> {
@@ -117,18 +150,24 @@ impl Words<'_> {
         })
     }
 
-    /// `[a, b] or [c]`.
+    /// `[a, b] with x or [c] as y`.
     fn alternatives(&mut self) -> Alternatives {
-        let mut all = Vec::new();
+        let mut all = Alternatives::default();
         loop {
             self.expect("[");
-            let mut shape = vec![self.sum()];
+            let mut sizes = vec![self.sum()];
             while self.take(",") {
-                shape.push(self.sum());
+                sizes.push(self.sum());
             }
             self.expect("]");
-            all.push(shape);
+            let mut conditions = Vec::new();
+            while ["with", "without"].contains(&self.peek()) {
+                let is_given = self.next() == "with";
+                conditions.push((place(self.arguments, self.next()), is_given));
+            }
+            all.forms.push(Form { sizes, conditions });
             if !self.take("or") {
+                all.like = self.take("as").then(|| place(self.arguments, self.next()));
                 assert!(self.rest.is_empty(), "`{}` is left", self.rest);
                 return all;
             }
@@ -205,26 +244,39 @@ impl Size {
     }
 }
 
+impl Alternatives {
+    /// The sizes of all forms.
+    pub fn sizes(&self) -> impl Iterator<Item = &Size> {
+        self.forms.iter().flat_map(|form| &form.sizes)
+    }
+}
+
 impl Shapes {
     /// Parses the shapes of `arguments`. Text that is no shape is a mistake of a declaration, which
     /// the first use of the operator finds.
     pub(crate) fn parse(arguments: &[Argument], rules: &[Rule]) -> Self {
         let mut names = Vec::new();
+        let mut words = Words { rest: "", names: &mut names, arguments };
         let shapes = arguments
             .iter()
-            .map(|argument| Words { rest: argument.shape, names: &mut names }.alternatives())
-            .collect();
-        let rules = rules
-            .iter()
-            .map(|rule| {
-                let place = Words { rest: "", names: &mut names }.name(rule.name);
-                let value = rule.value.map(|rest| Words { rest, names: &mut names }.sum());
-                let without = rule.without.map(|name| {
-                    argument::place(arguments, name).unwrap_or_else(|| panic!("no `{name}`"))
-                });
-                SizeRule { rule: *rule, place, value, without }
+            .map(|argument| {
+                words.rest = argument.shape;
+                words.alternatives()
             })
             .collect();
+        let parsed = |rule: &Rule| SizeRule {
+            rule: *rule,
+            place: words.name(rule.name),
+            value: rule.value.map(|text| {
+                words.rest = text;
+                words.sum()
+            }),
+            conditions: [(rule.with, true), (rule.without, false)]
+                .into_iter()
+                .filter_map(|(name, is_given)| Some((place(arguments, name?), is_given)))
+                .collect(),
+        };
+        let rules = rules.iter().map(parsed).collect();
         assert!(names.len() <= MAX_NAMES, "{} names in shapes", names.len());
         Shapes { names, arguments: shapes, rules }
     }
@@ -249,9 +301,10 @@ impl Shapes {
 mod tests {
     use super::*;
 
-    fn parsed(text: &'static str) -> (Alternatives, Vec<&'static str>) {
+    fn parsed(rest: &'static str) -> (Vec<Vec<Size>>, Vec<&'static str>) {
         let mut names = Vec::new();
-        (Words { rest: text, names: &mut names }.alternatives(), names)
+        let all = Words { rest, names: &mut names, arguments: &[] }.alternatives();
+        (all.forms.into_iter().map(|form| form.sizes).collect(), names)
     }
 
     #[test]

@@ -9,6 +9,7 @@
 use crate::argument::{Address, Argument, Source, join};
 use crate::check::{Checker, Site};
 use crate::options::{self, OptionInfo, Value};
+use crate::presence::Presence;
 use crate::shape::Shapes;
 use crate::{Device, Result, Status, TensorDesc, View, ViewMut};
 
@@ -23,6 +24,8 @@ pub trait Signature: Sized {
     const OPTIONS: &'static [OptionInfo];
     /// The operator's arguments, in order.
     const ARGUMENTS: &'static [Argument];
+    /// Which arguments and options need or exclude each other.
+    const PRESENCE: &'static [Presence];
     /// The shapes of the arguments, parsed.
     fn shapes() -> &'static Shapes;
 
@@ -50,18 +53,36 @@ pub trait Signature: Sized {
         source: &mut dyn FnMut(&'static OptionInfo) -> Result<Option<Value>>,
     ) -> Result<Self>;
 
+    /// Passes each option and its value to `each`, in the order of [`OPTIONS`](Self::OPTIONS).
+    fn each_option(&self, each: &mut dyn FnMut(&'static OptionInfo, Value));
+
     /// The value of the option `name`.
     ///
     /// # Errors
     /// Status 3, with a list of the options, where no option has this name.
-    fn option(&self, name: &str) -> Result<Value>;
+    fn option(&self, name: &str) -> Result<Value> {
+        let option = options::find(Self::NAME, Self::OPTIONS, name)?;
+        let mut found = option.kind.zero();
+        self.each_option(&mut |other, value| {
+            if other.name == option.name {
+                found = value;
+            }
+        });
+        Ok(found)
+    }
 
     /// Sets the option `name` to a value.
     ///
     /// # Errors
     /// Status 3, with a list of the options, where no option has this name; status 3 for a
     /// value of another type.
-    fn set_option(&mut self, name: &str, value: Value) -> Result<()>;
+    fn set_option(&mut self, name: &str, value: Value) -> Result<()> {
+        options::find(Self::NAME, Self::OPTIONS, name)?;
+        *self = Self::options_from(&mut |option| {
+            if option.name == name { Ok(Some(value)) } else { self.option(option.name).map(Some) }
+        })?;
+        Ok(())
+    }
 
     /// Sets the option `name` to a value that is written as text.
     ///

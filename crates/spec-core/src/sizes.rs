@@ -5,7 +5,7 @@ use std::fmt;
 use crate::argument::{self, Argument, Role};
 use crate::check::Checker;
 use crate::options::Value;
-use crate::shape::{MAX_NAMES, Operation, Rule, Shapes, Size, SizeRule};
+use crate::shape::{Alternatives, Form, MAX_NAMES, Operation, Rule, Shapes, Size, SizeRule};
 use crate::signature::Signature;
 use crate::tensor::MAX_RANK;
 use crate::{Error, Result, Status, TensorDesc};
@@ -19,7 +19,12 @@ pub struct Sizes {
     from: [Option<&'static str>; MAX_NAMES],
     /// Bit n is set if argument n of the contract's list is given.
     given: u64,
+    /// The place of the form that each argument has, where it has several.
+    forms: [u8; MAX_ARGUMENTS],
 }
+
+/// The largest number of arguments that an operator may have.
+const MAX_ARGUMENTS: usize = 64;
 
 /// A shape whose unknown sizes are said by name.
 struct Said<'a>(&'a Sizes, &'a [Size]);
@@ -44,14 +49,16 @@ impl Sizes {
     fn of_options<O: Signature>(operator: &O, given: u64) -> Self {
         let shapes = O::shapes();
         let (values, from) = ([None; MAX_NAMES], [None; MAX_NAMES]);
-        let mut sizes = Sizes { shapes, values, from, given };
-        for (place, name) in shapes.names.iter().enumerate() {
-            if O::OPTIONS.iter().any(|option| option.name == *name)
-                && let Ok(Value::Size(value)) = operator.option(name)
-            {
-                sizes.values[place] = Some(value);
+        let mut sizes = Sizes { shapes, values, from, given, forms: [0; MAX_ARGUMENTS] };
+        operator.each_option(&mut |option, value| {
+            if let Some(place) = shapes.names.iter().position(|name| *name == option.name) {
+                sizes.values[place] = match value {
+                    Value::Size(value) => Some(value),
+                    Value::I32(value) => usize::try_from(value).ok(),
+                    _ => None,
+                };
             }
-        }
+        });
         sizes
     }
 
@@ -74,10 +81,26 @@ impl Sizes {
         value.unwrap_or_else(|| panic!("no argument has given `{name}` a value"))
     }
 
+    /// The first of the conditions that does not hold in this call.
+    fn failing(&self, conditions: &[(usize, bool)]) -> Option<(usize, bool)> {
+        let fails = |&&(at, is_given): &&(usize, bool)| (self.given >> at & 1 != 0) != is_given;
+        conditions.iter().find(fails).copied()
+    }
+
     /// The value by which a rule defines its size in this call, if the rule does.
     fn defined(&self, rule: &'static SizeRule) -> Option<&'static Size> {
-        let is_given = rule.without.is_some_and(|at| self.given >> at & 1 != 0);
-        rule.value.as_ref().filter(|_| !is_given)
+        rule.value.as_ref().filter(|_| self.failing(&rule.conditions).is_none())
+    }
+
+    /// The argument because of which the call does not allow the form at `place`, and what the
+    /// argument is; `None` for a form that is allowed.
+    fn refused(&self, all: &Alternatives, place: usize) -> Option<(usize, &'static str)> {
+        let like = all.like.filter(|&like| self.given >> like & 1 != 0);
+        if let Some(like) = like.filter(|&like| usize::from(self.forms[like]) != place) {
+            return Some((like, "of another form"));
+        }
+        let (at, must_be) = self.failing(&all.forms[place].conditions)?;
+        Some((at, if must_be { "absent" } else { "given" }))
     }
 
     /// The rule by which a name has a value that no argument has given, and this value.
@@ -109,7 +132,12 @@ impl Sizes {
     /// The name and its value with which `size` is `extent`, where all else in `size` is known.
     fn solve(&self, size: &Size, extent: usize) -> Option<(usize, usize)> {
         let (operation, sides) = match size {
-            Size::Name(place) if self.value(size).is_none() => return Some((*place, extent)),
+            Size::Name(place) if self.value(size).is_none() => {
+                return match self.definition(*place) {
+                    Some((_, meant)) => self.solve(meant, extent),
+                    None => Some((*place, extent)),
+                };
+            }
             Size::Binary(operation, sides) => (operation, sides),
             _ => return None,
         };
@@ -160,8 +188,10 @@ impl Sizes {
                 words += &format!(", with {name} of `{from}`");
             } else if let (None, Some((rule, _))) = (self.values[place], self.definition(place)) {
                 words += &format!(", with {name} = {}", rule.value.unwrap_or_default());
-                if let Some(without) = rule.without {
-                    words += &format!(", as `{without}` is absent");
+                for (argument, state) in [(rule.with, "given"), (rule.without, "absent")] {
+                    if let Some(argument) = argument {
+                        words += &format!(", as `{argument}` is {state}");
+                    }
                 }
             }
         }
@@ -170,30 +200,37 @@ impl Sizes {
 }
 
 impl Checker {
-    /// Checks the descriptors of all arguments by what the declaration says: element types, shapes,
-    /// strides, and the range of sizes.
+    /// Checks options and descriptors by what the declaration says: ranges, which arguments are
+    /// given, element types, shapes, strides, and the range of sizes.
     ///
     /// # Errors
-    /// Status 10, 11 or 12.
-    pub(crate) fn shapes<O: Signature>(&self, operator: &O, tensors: &O::Tensors) -> Result<Sizes> {
-        let mut descs = [None; 64];
+    /// Status 3, 4, 10, 11 or 12.
+    pub(crate) fn declared<O: Signature>(
+        operator: &O,
+        tensors: &O::Tensors,
+    ) -> Result<(Self, Sizes)> {
+        let this = Checker::of::<O>();
+        let mut descs = [None; MAX_ARGUMENTS];
         let mut given = 0_u64;
         O::each(tensors, &mut |at, desc| {
             descs[at] = desc.copied();
             given |= u64::from(desc.is_some()) << at;
         });
+        this.ranges(operator)?;
+        this.presence(operator, given)?;
         let mut sizes = Sizes::of_options(operator, given);
         for (at, argument) in O::ARGUMENTS.iter().enumerate() {
             if let Some(desc) = &descs[at] {
-                self.dtypes(argument, desc, O::ARGUMENTS, &descs)?;
-                self.extents(&mut sizes, at, argument, desc)?;
+                this.dtypes(argument, desc, O::ARGUMENTS, &descs)?;
+                this.extents(&mut sizes, at, O::ARGUMENTS, desc)?;
                 // `[batch, 1]` is a vector as some engines store it.
-                let shapes = &sizes.shapes.arguments[at];
-                let is_column = shapes.iter().any(|shape| shape.get(1) == Some(&Size::Number(1)));
-                self.strides(argument, desc, is_column)?;
+                let forms = &sizes.shapes.arguments[at].forms;
+                let is_column =
+                    forms.iter().any(|form| form.sizes.get(1) == Some(&Size::Number(1)));
+                this.strides(argument, desc, is_column)?;
             }
         }
-        Ok(sizes)
+        Ok((this, sizes))
     }
 
     fn dtypes(
@@ -215,15 +252,19 @@ impl Checker {
         &self,
         sizes: &mut Sizes,
         at: usize,
-        argument: &Argument,
+        arguments: &[Argument],
         desc: &TensorDesc,
     ) -> Result<()> {
-        let shapes = &sizes.shapes.arguments[at];
+        let (argument, all) = (&arguments[at], &sizes.shapes.arguments[at]);
         let known = sizes.values;
-        let took = shapes.iter().find(|shape| sizes.take(shape, desc.shape(), argument.name));
-        let Some(shape) = took else {
-            return Err(self.other_shape(sizes, shapes, argument, desc));
+        let took = all.forms.iter().enumerate().find(|(place, form)| {
+            sizes.refused(all, *place).is_none()
+                && sizes.take(&form.sizes, desc.shape(), argument.name)
+        });
+        let Some((place, Form { sizes: shape, .. })) = took else {
+            return Err(self.other_shape(sizes, at, arguments, desc));
         };
+        sizes.forms[at] = place as u8;
         for rule in &sizes.shapes.rules {
             let SizeRule { rule: Rule { min, max, .. }, place, value, .. } = rule;
             let is_new = match value {
@@ -264,22 +305,36 @@ impl Checker {
     fn other_shape(
         &self,
         sizes: &Sizes,
-        shapes: &'static [Vec<Size>],
-        argument: &Argument,
+        at: usize,
+        arguments: &[Argument],
         desc: &TensorDesc,
     ) -> Error {
+        let (argument, all) = (&arguments[at], &sizes.shapes.arguments[at]);
         let rank = desc.shape().len();
-        let Some(shape) = shapes.iter().find(|shape| shape.len() == rank) else {
+        let refused: Vec<_> = (0..all.forms.len()).map(|place| sizes.refused(all, place)).collect();
+        let reason = refused.iter().flatten().next();
+        let allowed = || all.forms.iter().zip(&refused).filter(|(_, refused)| refused.is_none());
+        let of_rank = allowed().find(|(form, _)| form.sizes.len() == rank);
+        let Some((form, _)) = of_rank.or_else(|| reason.and_then(|_| allowed().next())) else {
             let expected = format!("shape {}", argument.shape);
             return self.error(Status::BadTensorShape, argument.name, desc, expected);
         };
-        let mut expected = Said(sizes, shape).to_string();
-        if expected.contains("..") {
-            expected = argument.shape.to_owned();
-        } else if expected != argument.shape {
-            expected += &format!(", which is {}", argument.shape);
+        let mut expected = Said(sizes, &form.sizes).to_string();
+        match reason {
+            // A form of the same rank is allowed, and its sizes are others.
+            _ if of_rank.is_some() && expected.contains("..") => {
+                expected = argument.shape.to_owned();
+            }
+            Some((like, "of another form")) => {
+                expected += &format!(", the shape of `{}`", arguments[*like].name);
+            }
+            Some((at, state)) => expected += &format!(", as `{}` is {state}", arguments[*at].name),
+            None if expected != argument.shape => {
+                expected += &format!(", which is {}", argument.shape);
+            }
+            None => {}
         }
-        expected += &sizes.origins(shape, argument.name);
+        expected += &sizes.origins(&form.sizes, argument.name);
         let value = format!("{:?}", desc.shape());
         self.error(Status::BadTensorShape, argument.name, value, expected)
     }
@@ -316,7 +371,8 @@ pub fn outputs<O: Signature>(
     sizes.say(extents);
     for (at, desc) in given.iter().enumerate() {
         if let Some(desc) = desc {
-            shapes.arguments[at].iter().any(|shape| sizes.take(shape, desc.shape(), ""));
+            let mut forms = shapes.arguments[at].forms.iter();
+            forms.any(|form| sizes.take(&form.sizes, desc.shape(), ""));
         }
     }
     let mut made = vec![None; O::ARGUMENTS.len()];
@@ -329,11 +385,11 @@ pub fn outputs<O: Signature>(
         let dtype = like.map_or(argument.dtypes[0], |desc| desc.dtype());
         let is_said = |place: &usize| extents.iter().any(|(name, _)| *name == shapes.names[*place]);
         let has_extent =
-            |shape: &&Vec<Size>| shape.iter().any(|size| size.names().iter().any(is_said));
-        let alternatives = &shapes.arguments[at];
-        let shape = alternatives.iter().find(has_extent).or(alternatives.first());
+            |form: &&Form| form.sizes.iter().any(|size| size.names().iter().any(is_said));
+        let forms = &shapes.arguments[at].forms;
+        let form = forms.iter().find(has_extent).or(forms.first());
         let extents: Option<Vec<usize>> =
-            shape.and_then(|shape| shape.iter().map(|size| sizes.value(size)).collect());
+            form.and_then(|form| form.sizes.iter().map(|size| sizes.value(size)).collect());
         made[at] = extents.and_then(|extents| TensorDesc::from_shape(dtype, &extents));
     }
     made

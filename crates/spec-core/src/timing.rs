@@ -1,5 +1,5 @@
-//! How long calls take: the work that a backend times, and the result. Each backend has a method
-//! `time` of its own, since each kind of device measures time in another way.
+//! How long calls take: the work that a backend times, and the result. Each backend has
+//! [`time`](crate::Backend::time) of its own, since each kind of device measures time in another way.
 
 use std::time::Instant;
 

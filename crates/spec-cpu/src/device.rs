@@ -104,39 +104,12 @@ unsafe impl Backend for Cpu {
     fn sibling(&self) -> Result<Self> {
         Ok(self.clone())
     }
-}
 
-impl Cpu {
-    /// Times `calls` calls made back to back, `samples` times, by the host's clock.
-    ///
-    /// # Errors
-    /// The errors of the calls.
-    ///
-    /// # Safety
-    /// This backend has no condition. (The method is unsafe because other backends replay calls,
-    /// whose memory must then stay where it is.)
-    pub unsafe fn time(
-        &self,
-        samples: usize,
-        calls: usize,
-        work: &mut dyn Timed,
-    ) -> Result<Timing> {
+    unsafe fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
         timing::by_clock(&|| Ok(()), samples, calls, work)
     }
 
-    /// The rate of a copy by every thread, in bytes read plus bytes written per second.
-    ///
-    /// # Errors
-    /// None.
-    pub fn copy_rate(&self) -> Result<Option<f64>> {
+    fn copy_rate(&self) -> Result<Option<f64>> {
         time::copy_rate().map(Some)
-    }
-
-    /// `None`: on the CPU an empty call is a plain function call, so there is no overhead.
-    ///
-    /// # Errors
-    /// None.
-    pub fn call_overhead(&self) -> Result<Option<f64>> {
-        Ok(None)
     }
 }

@@ -53,44 +53,17 @@ unsafe impl Backend for Cuda {
     fn staging(&self, bytes: usize) -> Result<Option<Box<dyn Staging>>> {
         Ok(Some(Box::new(PageLocked::allocate(self, bytes)?)))
     }
-}
 
-impl Cuda {
-    /// Captures `calls` calls of `work` into a CUDA graph, and times the graph between two
-    /// events, `samples` times.
-    ///
-    /// # Errors
-    /// The errors of the calls, and status 1 when the device fails.
-    ///
-    /// # Safety
-    /// The calls are recorded once and replayed. So until this function returns, the memory
-    /// that the calls use stays where it is ([`Timed::reset`] may write to the memory, but may
-    /// neither free nor replace it), and nobody else uses the memory.
-    pub unsafe fn time(
-        &self,
-        samples: usize,
-        calls: usize,
-        work: &mut dyn Timed,
-    ) -> Result<Timing> {
+    unsafe fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
         // SAFETY: the caller promised that the calls' memory stays and is not used otherwise.
         unsafe { time::time(self, samples, calls, work) }
     }
 
-    /// The rate of a copy in the device's memory: bytes read plus bytes written, per second.
-    /// `None` if the driver has no PTX compiler.
-    ///
-    /// # Errors
-    /// Status 1 when the device fails.
-    pub fn copy_rate(&self) -> Result<Option<f64>> {
+    fn copy_rate(&self) -> Result<Option<f64>> {
         time::copy_rate(self)
     }
 
-    /// Seconds per launch of an empty kernel, timed as by [`time`](Self::time). `None` if the
-    /// driver has no PTX compiler.
-    ///
-    /// # Errors
-    /// Status 1 when the device fails.
-    pub fn call_overhead(&self) -> Result<Option<f64>> {
+    fn call_overhead(&self) -> Result<Option<f64>> {
         time::call_overhead(self)
     }
 }

@@ -48,41 +48,16 @@ unsafe impl Backend for Wgpu {
     fn sibling(&self) -> Result<Self> {
         Ok(self.clone())
     }
-}
 
-impl Wgpu {
-    /// Times `calls` calls made back to back in a compute pass, and repeats this for each of the
-    /// `samples` samples. Measures with timestamps where the device has them, else with the host's
-    /// clock around whole submissions.
-    ///
-    /// # Errors
-    /// Errors of the calls, and status 1 when the device fails.
-    ///
-    /// # Safety
-    /// No condition on this backend. Other backends replay calls, whose memory must then stay where
-    /// it is.
-    pub unsafe fn time(
-        &self,
-        samples: usize,
-        calls: usize,
-        work: &mut dyn Timed,
-    ) -> Result<Timing> {
+    unsafe fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
         time::time(self, samples, calls, work)
     }
 
-    /// The rate at which a shader copies, in bytes read plus bytes written per second.
-    ///
-    /// # Errors
-    /// Status 1 when the device fails.
-    pub fn copy_rate(&self) -> Result<Option<f64>> {
+    fn copy_rate(&self) -> Result<Option<f64>> {
         time::copy_rate(self).map(Some)
     }
 
-    /// The duration in seconds of an empty submission, including the wait for its end.
-    ///
-    /// # Errors
-    /// Status 1 when the device fails.
-    pub fn call_overhead(&self) -> Result<Option<f64>> {
+    fn call_overhead(&self) -> Result<Option<f64>> {
         time::call_overhead(self).map(Some)
     }
 }

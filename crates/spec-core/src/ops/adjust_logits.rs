@@ -197,13 +197,25 @@ operator! {
         optional bad_words_in_prompt: bool = false,
         /// The token of the first column. Above 0 where the columns are a part of a vocabulary
         /// whose other parts other calls adjust.
-        optional first_token: i32 = 0,
+        optional first_token: i32 [0..] = 0,
         /// The number of tokens of the whole vocabulary; 0: the columns and the tokens before them.
-        optional vocab: i32 = 0,
+        optional vocab: i32 [0..] = 0,
+    }
+
+    presence {
+        draft_tokens, parents together;
+        bias_offsets, bias_tokens, bias_values together;
+        dry_multiplier, dry_base, dry_allowed_length together;
+        dry_range, dry_breakers need dry_multiplier;
+        min_tokens, stop_tokens together;
+        bad_offsets, word_offsets, word_tokens together;
+        think_budget, think_start, think_end, think_forced together;
+        forced needs think_budget;
     }
 
     sizes {
         columns in 1..=MAX_I32,
+        end = "first_token + columns" in 0..=MAX_I32,
         rows in 0..=MAX_I32,
         requests = "rows" without requests,
         requests in 0..=MAX_I32,
@@ -231,12 +243,11 @@ operator! {
         /// The request of each row; -1: padding. Absent: row r is request r.
         optional requests: in [I32] "[rows]",
         /// The draft token of each row, where rows are drafts. The entry of a row without a parent
-        /// is not read. Needs `parents`.
+        /// is not read.
         optional draft_tokens: in [I64, I32] "[rows]",
         /// The row before each row, -1 for a row that decides after the text itself.
         optional parents: in [I32] "[rows]",
-        /// Where the bias of each request starts and ends in `bias_tokens`. Needs `bias_tokens` and
-        /// `bias_values`.
+        /// Where the bias of each request starts and ends in `bias_tokens`.
         optional bias_offsets: in [I32] "[requests + 1]",
         /// Tokens with a bias.
         optional bias_tokens: in [I32] "[biases]",
@@ -251,8 +262,7 @@ operator! {
         /// The presence penalty of each request, subtracted once from the logit of each token that
         /// was generated; 0 for none.
         optional presence: in [F32] "[requests]",
-        /// The DRY penalty of each request for a sequence of the allowed length; 0 for none. Needs
-        /// `dry_base` and `dry_allowed_length`.
+        /// The DRY penalty of each request for a sequence of the allowed length; 0 for none.
         optional dry_multiplier: in [F32] "[requests]",
         /// The factor of the DRY penalty for each further token of the repeated sequence; at least 1.
         optional dry_base: in [F32] "[requests]",
@@ -262,12 +272,11 @@ operator! {
         optional dry_range: in [I32] "[requests]",
         /// Tokens that end a sequence and that DRY never penalises, for all requests.
         optional dry_breakers: in [I32] "[breakers]",
-        /// How many tokens each request must generate before a stop token. Needs `stop_tokens`.
+        /// How many tokens each request must generate before a stop token.
         optional min_tokens: in [I32] "[requests]",
         /// Tokens that end each request; -1 for none.
         optional stop_tokens: in [I32] "[requests, stops]",
-        /// Where the bad words of each request start and end in the list of words. Needs
-        /// `word_offsets` and `word_tokens`.
+        /// Where the bad words of each request start and end in the list of words.
         optional bad_offsets: in [I32] "[requests + 1]",
         /// Where each word starts and ends in `word_tokens`.
         optional word_offsets: in [I32] "[words + 1]",
@@ -275,8 +284,7 @@ operator! {
         optional word_tokens: in [I32] "[word_tokens]",
         /// The length of n-grams that each request may not repeat; 0 or less for none.
         optional no_repeat_ngram: in [I32] "[requests]",
-        /// How many tokens each request may think; below 0 for no limit. Needs `think_start`,
-        /// `think_end` and `think_forced`.
+        /// How many tokens each request may think; below 0 for no limit.
         optional think_budget: in [I32] "[requests]",
         /// The tokens that begin a thinking, at most 1,024; none where thinking begins behind the
         /// prompt.
@@ -286,20 +294,13 @@ operator! {
         /// The tokens that a request must take, one after the other, once its budget is used; at
         /// most 1,024.
         optional think_forced: in [I32] "[forced_tokens]",
-        /// The token of `think_forced` that each row must take; -1 for none. Needs `think_budget`.
+        /// The token of `think_forced` that each row must take; -1 for none.
         optional forced: out [I32] "[rows]",
         /// Bits for bad data, OR-ed into the previous value; only the caller clears them. 2: a
         /// token is outside the vocabulary and was skipped; a forced token is, and becomes -1. 4: a
         /// request, a length, a parent, an offset or a penalty is out of range, and was cut or left
         /// out.
         optional flags: inout [U32] "[1]",
-    }
-}
-
-impl Default for AdjustLogits {
-    /// Bad words are matched in the generated text only, as in vLLM.
-    fn default() -> Self {
-        AdjustLogits::new()
     }
 }
 
@@ -457,45 +458,10 @@ impl Operator for AdjustLogits {
     type Plan = Plan;
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
-        let c = Checker::of::<Self>();
-        c.shapes(self, t)?;
-        c.together(
-            &[("draft_tokens", &t.draft_tokens), ("parents", &t.parents)],
-            "given, as `draft_tokens` and `parents` are given together or not at all",
-        )?;
-        c.together(
-            &[
-                ("bias_offsets", &t.bias_offsets),
-                ("bias_tokens", &t.bias_tokens),
-                ("bias_values", &t.bias_values),
-            ],
-            "given, as a bias has offsets, tokens and values",
-        )?;
-        c.together(
-            &[("min_tokens", &t.min_tokens), ("stop_tokens", &t.stop_tokens)],
-            "given, as `min_tokens` and `stop_tokens` are given together or not at all",
-        )?;
-        c.together(
-            &[
-                ("bad_offsets", &t.bad_offsets),
-                ("word_offsets", &t.word_offsets),
-                ("word_tokens", &t.word_tokens),
-            ],
-            "given, as bad words have two kinds of offsets and tokens",
-        )?;
-        let dry = self.dry(&c, t)?;
-        let think = self.think(&c, t)?;
-        let columns = t.logits.matrix().cols;
-        c.param(self.first_token >= 0, "first_token", self.first_token, "0 or more")?;
-        c.param(
-            self.first_token.unsigned_abs() as usize + columns <= MAX_I32,
-            "first_token",
-            self.first_token,
-            format!("at most {}, as there are {columns} columns", MAX_I32 - columns),
-        )?;
-        c.param(self.vocab >= 0, "vocab", self.vocab, "0 or more")?;
+        Checker::declared(self, t)?;
         let len = |desc: &TensorDesc| desc.vector().len;
         let words = t.word_offsets.as_ref().zip(t.word_tokens.as_ref());
+        let or_none = |desc: &Option<TensorDesc>| desc.as_ref().map_or(0, len);
         Ok(Plan {
             params: *self,
             logits: t.logits.matrix(),
@@ -508,50 +474,19 @@ impl Operator for AdjustLogits {
             repetition: t.repetition.is_some(),
             frequency: t.frequency.is_some(),
             presence: t.presence.is_some(),
-            dry,
+            dry: t
+                .dry_multiplier
+                .is_some()
+                .then(|| Dry { range: t.dry_range.is_some(), breakers: or_none(&t.dry_breakers) }),
             stop_tokens: t.stop_tokens.as_ref().map(TensorDesc::matrix),
             words: words
                 .map(|(offsets, tokens)| Words { count: len(offsets) - 1, tokens: len(tokens) }),
             no_repeat_ngram: t.no_repeat_ngram.is_some(),
-            think,
+            think: t.forced.is_some().then(|| Think {
+                start: or_none(&t.think_start),
+                end: or_none(&t.think_end),
+                forced: or_none(&t.think_forced),
+            }),
         })
-    }
-}
-
-impl AdjustLogits {
-    fn dry(&self, c: &Checker, t: &Tensors) -> Result<Option<Dry>> {
-        let is_given = c.together(
-            &[
-                ("dry_multiplier", &t.dry_multiplier),
-                ("dry_base", &t.dry_base),
-                ("dry_allowed_length", &t.dry_allowed_length),
-            ],
-            "given, as DRY has a multiplier, a base and an allowed length",
-        )?;
-        if !is_given && (t.dry_range.is_some() || t.dry_breakers.is_some()) {
-            let reason = "given, as `dry_range` or `dry_breakers` is";
-            c.required("dry_multiplier", &t.dry_multiplier, reason)?;
-        }
-        let breakers = t.dry_breakers.as_ref().map_or(0, |desc| desc.vector().len);
-        Ok(is_given.then_some(Dry { range: t.dry_range.is_some(), breakers }))
-    }
-
-    fn think(&self, c: &Checker, t: &Tensors) -> Result<Option<Think>> {
-        c.together(
-            &[
-                ("think_budget", &t.think_budget),
-                ("think_start", &t.think_start),
-                ("think_end", &t.think_end),
-                ("think_forced", &t.think_forced),
-            ],
-            "given, as a thinking budget has lists of tokens that start, end and are forced",
-        )?;
-        if t.forced.is_none() {
-            return Ok(None);
-        }
-        c.required("think_budget", &t.think_budget, "given, as `forced` is")?;
-        let len = |desc: &Option<TensorDesc>| desc.as_ref().map_or(0, |desc| desc.vector().len);
-        let [start, end, forced] = [&t.think_start, &t.think_end, &t.think_forced].map(len);
-        Ok(Some(Think { start, end, forced }))
     }
 }

@@ -44,7 +44,7 @@ operator! {
 
     options {
         /// The number of rows of `indices` that belong to one request.
-        optional mtp_step: usize = 1,
+        optional mtp_step: usize [1..] = 1,
     }
 
     sizes {
@@ -61,12 +61,6 @@ operator! {
         optional counts: out [I32] "[batch]",
         /// Where each index stands in its request's row of `unique`; -1 for padding.
         optional inverse: out [I32] "[batch * mtp_step, k]",
-    }
-}
-
-impl Default for DeduplicateTopk {
-    fn default() -> Self {
-        DeduplicateTopk::new()
     }
 }
 
@@ -102,9 +96,8 @@ impl Operator for DeduplicateTopk {
     type Plan = Plan;
 
     fn plan(&self, tensors: &Tensors) -> Result<Plan> {
-        let c = Checker::of::<Self>();
-        c.param(self.mtp_step >= 1, "mtp_step", self.mtp_step, "at least 1")?;
-        let batch = c.shapes(self, tensors)?.of("batch");
+        let (_, sizes) = Checker::declared(self, tensors)?;
+        let batch = sizes.of("batch");
         let (indices, unique) = (tensors.indices.matrix(), tensors.unique.matrix());
         let has_counts = tensors.counts.is_some();
         let inverse = tensors.inverse.as_ref().map(TensorDesc::matrix);

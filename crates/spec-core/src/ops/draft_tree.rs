@@ -107,14 +107,18 @@ operator! {
     pub struct DraftTree = "draft_tree";
 
     options {
-        /// The smallest survival of a draft, 0 to 1.
-        optional min_survival: f32 = 0.0,
+        /// The smallest survival of a draft.
+        optional min_survival: f32 [0.0..=1.0] = 0.0,
         /// How many drafts of each request come before all others: they need no `min_survival`, and
         /// the budget serves them first.
         optional min_drafts: usize = 0,
         /// Whether `shares` are probabilities of the whole way from the root, as `suffix_lookup`
         /// gives them, not of each candidate given its parent.
         optional cumulative: bool = false,
+    }
+
+    presence {
+        row_positions needs starts;
     }
 
     sizes {
@@ -177,19 +181,12 @@ operator! {
         optional row_parents: out [I32] "[cap]",
         /// The token of each row, which the target model reads: `roots` for node 0; then -1.
         optional row_tokens: out [I64, I32, U32] as candidates "[cap]",
-        /// `starts` plus the depth of each row's node, wrapping; then -1. Needs `starts`.
+        /// `starts` plus the depth of each row's node, wrapping; then -1.
         optional row_positions: out [I32, I64] as starts "[cap]",
         /// Bits for bad data, OR-ed into the previous value; only the caller clears them. 1: a
         /// share or a trust is not finite; it counts as 0 or 1. 4: a count, a parent or the budget
         /// is out of range, and was cut or left out, or there are more rows than `cap`.
         optional flags: inout [U32] "[1]",
-    }
-}
-
-impl Default for DraftTree {
-    /// Every candidate may become a draft, and shares are given the parent.
-    fn default() -> Self {
-        DraftTree::new()
     }
 }
 
@@ -312,13 +309,7 @@ impl Operator for DraftTree {
     type Plan = Plan;
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
-        let c = Checker::of::<Self>();
-        let is_probability = (0.0..=1.0).contains(&self.min_survival);
-        c.param(is_probability, "min_survival", self.min_survival, "a number in 0.0 ..= 1.0")?;
-        c.shapes(self, t)?;
-        if t.row_positions.is_some() {
-            c.required("starts", &t.starts, "present, since `row_positions` is")?;
-        }
+        Checker::declared(self, t)?;
         let matrix = |desc: &Option<TensorDesc>| desc.as_ref().map(TensorDesc::matrix);
         let dtype = |desc: &Option<TensorDesc>| desc.as_ref().map(TensorDesc::dtype);
         let rows = [&t.rows, &t.row_requests, &t.row_parents, &t.row_tokens, &t.row_positions];

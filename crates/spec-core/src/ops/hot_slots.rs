@@ -108,13 +108,18 @@ operator! {
 
     options {
         /// The number of slots of a block of `block_table`.
-        optional block_size: usize = 1,
+        optional block_size: usize [1..=i32::MAX] = 1,
         /// The number of entries of a page of `pages`.
-        optional page_size: usize = 1,
-        /// The number of a page that stands for none, as do all lower numbers; at least -1.
-        optional null_page: i32 = -1,
-        /// The number of slots behind the `h` others that the model writes itself, at most 1024.
-        optional tail: usize = 0,
+        optional page_size: usize [1..=i32::MAX] = 1,
+        /// The number of a page that stands for none, as do all lower numbers.
+        optional null_page: i32 [-1..] = -1,
+        /// The number of slots behind the `h` others that the model writes itself.
+        optional tail: usize [0..=MAX_TAIL] = 0,
+    }
+
+    presence {
+        tail needs tail_starts;
+        pages needs block_table;
     }
 
     sizes {
@@ -142,13 +147,12 @@ operator! {
         required step: in [I32, I64] "[1] or [batch]",
         /// Where nonzero, all slots of the row's request become empty first.
         optional reset: in [I32] "[batch]",
-        /// Where the first tail slot's entry is. Needed for a `tail` above 0.
+        /// Where the first tail slot's entry is.
         optional tail_starts: in [I32, I64] "[batch]",
         /// The block of the cache that holds each `block_size` slots; negative for none. Absent: the
         /// place of a slot is its number.
         optional block_table: in [I32] "[tables, blocks]",
-        /// The page of the cache that holds each `page_size` entries outside of the slots. Needs
-        /// `block_table`.
+        /// The page of the cache that holds each `page_size` entries outside of the slots.
         optional pages: in [I32] "[tables, page_count]",
         /// Where each wanted entry lies; -1 where it does not.
         required slots: out [I32] "[batch, m]",
@@ -163,13 +167,6 @@ operator! {
         /// a place is not there. 4: a request is out of range or comes twice, and was left out;
         /// there are more misses than slots; or a tail start is negative and counts as 0.
         optional flags: inout [U32] "[1]",
-    }
-}
-
-impl Default for HotSlots {
-    /// Places are slots, and no entry lies outside of them.
-    fn default() -> Self {
-        HotSlots::new()
     }
 }
 
@@ -255,21 +252,7 @@ impl Operator for HotSlots {
     type Plan = Plan;
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
-        let c = Checker::of::<Self>();
-        let HotSlots { block_size, page_size, null_page, tail } = *self;
-        let size = format!("a number in 1 ..= {MAX_I32}");
-        let sizes = 1..=MAX_I32;
-        c.param(sizes.contains(&block_size), "block_size", block_size, size.clone())?;
-        c.param(sizes.contains(&page_size), "page_size", page_size, size)?;
-        c.param(null_page >= -1, "null_page", null_page, "at least -1")?;
-        c.param(tail <= MAX_TAIL, "tail", tail, format!("at most {MAX_TAIL}"))?;
-        c.shapes(self, t)?;
-        if tail > 0 {
-            c.required("tail_starts", &t.tail_starts, "present, since `tail` is above 0")?;
-        }
-        if t.pages.is_some() {
-            c.required("block_table", &t.block_table, "present, since `pages` is")?;
-        }
+        Checker::declared(self, t)?;
         let matrix = |desc: &Option<TensorDesc>| desc.as_ref().map(TensorDesc::matrix);
         Ok(Plan {
             params: *self,

@@ -65,9 +65,9 @@
 //!
 //! Source: FastDeploy's `speculate_decoding/draft_model/ngram_match_mixed`.
 
-use crate::check::{Checker, MAX_I32};
+use crate::check::Checker;
 use crate::declare::operator;
-use crate::ngram::{Rows, check_sizes};
+use crate::ngram::{MAX_NGRAM, Rows};
 use crate::{DType, Operator, Result, TensorDesc};
 
 operator! {
@@ -76,13 +76,13 @@ operator! {
 
     options {
         /// The largest number of drafts of a request, those of the head included.
-        required max_draft_tokens: usize,
-        /// The longest pattern, 1 to 1024.
-        optional max_ngram_size: usize = 3,
+        required max_draft_tokens: usize [0..=i32::MAX - 1],
+        /// The longest pattern.
+        optional max_ngram_size: usize [1..=MAX_NGRAM] = 3,
         /// The shortest pattern.
-        optional min_ngram_size: usize = 1,
+        optional min_ngram_size: usize [1..=max_ngram_size] = 1,
         /// The token budget of one step, over all requests.
-        optional token_threshold: i32 = 128,
+        optional token_threshold: i32 [0..] = 128,
     }
 
     arguments by name {
@@ -158,15 +158,7 @@ impl Operator for HybridMtpNgram {
     type Plan = Plan;
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
-        let c = Checker::of::<Self>();
-        check_sizes(&c, self.min_ngram_size, self.max_ngram_size, self.token_threshold)?;
-        c.param(
-            self.max_draft_tokens < MAX_I32,
-            "max_draft_tokens",
-            self.max_draft_tokens,
-            "a number below that of the largest i32",
-        )?;
-        c.shapes(self, t)?;
+        Checker::declared(self, t)?;
         let rows = Rows::new(&t.input_ids, &t.pre_ids, &t.draft_tokens, &t.input_ids_len);
         Ok(Plan { params: *self, rows })
     }

@@ -80,7 +80,7 @@
 
 use crate::check::{Checker, MAX_I32};
 use crate::declare::operator;
-use crate::{DType, Matrix, Operator, Result, Status, TensorDesc, Vector};
+use crate::{DType, Matrix, Operator, Result, TensorDesc, Vector};
 
 /// The largest `k`.
 pub const MAX_K: usize = 4096;
@@ -94,22 +94,28 @@ operator! {
     pub struct IndexerTopk = "indexer_topk";
 
     options {
-        /// The number of positions to choose in each row, 1 to [`MAX_K`].
-        required k: usize,
-        /// The number of positions in a block of a paged cache, 1 to 2^31 - 1.
-        optional block_size: usize = 1,
+        /// The number of positions to choose in each row.
+        required k: usize [1..=MAX_K],
+        /// The number of positions in a block of a paged cache.
+        optional block_size: usize [1..=i32::MAX] = 1,
         /// The number of neighbouring scores of a block, of which the largest counts: a power of
-        /// two up to [`MAX_POOL`]. With 1, a block is a position.
-        optional pool: usize = 1,
+        /// two. With 1, a block is a position.
+        optional pool: usize [1..=MAX_POOL] = 1,
         /// How many of the first blocks are always chosen. Together with `forced_last` at most `k`.
-        optional forced_first: usize = 0,
+        optional forced_first: usize [0..=k] = 0,
         /// How many of the last blocks are always chosen.
-        optional forced_last: usize = 0,
-        /// The number of positions of a candidate, 1 to [`MAX_POOL`].
-        optional candidate_block: usize = 1,
+        optional forced_last: usize [0..=k] = 0,
+        /// The number of positions of a candidate.
+        optional candidate_block: usize [1..=MAX_POOL] = 1,
+    }
+
+    presence {
+        candidates excludes starts, pool, forced_first, forced_last;
+        requests, slots need block_table;
     }
 
     sizes {
+        cols = "c * candidate_block" with candidates,
         cols in 0..=MAX_I32,
         tables = "rows" without requests,
         tables in 0..=MAX_I32,
@@ -125,8 +131,7 @@ operator! {
         optional lengths: in [I32, I64] "[rows]",
         /// The index of the first score that each row covers; absent: 0.
         optional starts: in [I32, I64] "[rows]",
-        /// The blocks of `candidate_block` positions whose scores `scores` has, -1 for none: `cols`
-        /// is `c * candidate_block`. Without `starts`, `pool` and forced blocks.
+        /// The blocks of `candidate_block` positions whose scores `scores` has, -1 for none.
         optional candidates: in [I32] "[rows, c]",
         /// The positions of the best scores, or the numbers of the best blocks, relative to the
         /// row's start, ascending, then -1. With `candidates`, positions in the order of columns.
@@ -138,10 +143,10 @@ operator! {
         /// positions in each block.
         optional block_table: in [I32] "[tables, blocks]",
         /// The row of `block_table` for each row of scores; absent: row r of `block_table` for row
-        /// r of scores. Needs `block_table`.
+        /// r of scores.
         optional requests: in [I32] "[rows]",
         /// The slot in the paged cache of each position of `indices`; -1 for a position that the
-        /// cache does not have, and behind the last position. Needs `block_table`.
+        /// cache does not have, and behind the last position.
         optional slots: out [I32] "[rows, k]",
         /// Bits for bad data, OR-ed into the previous value; only the caller clears them. 1: a
         /// score is NaN. 2: a position without a block, or with a slot above 2^31 - 1, has slot -1,
@@ -279,86 +284,33 @@ impl Plan {
     }
 }
 
-impl IndexerTopk {
-    /// Checks the options of blocks.
-    fn blocks(&self, c: &Checker) -> Result<Blocks> {
-        let &IndexerTopk { k, pool, forced_first, forced_last, candidate_block, .. } = self;
-        let is_pool = pool.is_power_of_two() && pool <= MAX_POOL;
-        c.param(is_pool, "pool", pool, format!("a power of two, 1 to {MAX_POOL}"))?;
-        c.param(forced_first <= k, "forced_first", forced_first, format!("at most k = {k}"))?;
+impl Operator for IndexerTopk {
+    type Plan = Plan;
+
+    fn plan(&self, t: &Tensors) -> Result<Plan> {
+        let (c, _) = Checker::declared(self, t)?;
+        let &IndexerTopk { k, pool, forced_first, forced_last, .. } = self;
+        c.param(pool.is_power_of_two(), "pool", pool, "a power of two")?;
         let rest = k - forced_first;
         let expected = format!("at most {rest}, k less forced_first");
         c.param(forced_last <= rest, "forced_last", forced_last, expected)?;
-        let is_block = (1..=MAX_POOL).contains(&candidate_block);
-        c.param(is_block, "candidate_block", candidate_block, format!("1 to {MAX_POOL}"))?;
-        Ok(Blocks { pool, forced_first, forced_last })
-    }
-
-    /// Checks the candidates.
-    fn candidates(&self, c: &Checker, t: &Tensors) -> Result<Option<Candidates>> {
-        let Some(candidates) = &t.candidates else { return Ok(None) };
-        let &IndexerTopk { pool, forced_first, forced_last, candidate_block, .. } = self;
-        if t.starts.is_some() {
-            let expected = "absent, as `candidates` is given";
-            return Err(c.error(Status::BadParam, "starts", "given", expected));
-        }
-        c.param(pool == 1, "pool", pool, "1, as `candidates` is given")?;
-        let none = "0, as `candidates` is given";
-        c.param(forced_first == 0, "forced_first", forced_first, none)?;
-        c.param(forced_last == 0, "forced_last", forced_last, none)?;
-        let (matrix, cols) = (candidates.matrix(), t.scores.matrix().cols);
-        if matrix.cols.checked_mul(candidate_block) != Some(cols) {
-            let value = format!("{:?}", candidates.shape());
-            let expected =
-                format!("[rows, c] with c * candidate_block = {cols}, the columns of `scores`");
-            return Err(c.error(Status::BadTensorShape, "candidates", value, expected));
-        }
-        Ok(Some(Candidates { block: candidate_block, matrix }))
-    }
-
-    /// Checks the arguments of a paged cache.
-    fn pages(&self, c: &Checker, t: &Tensors) -> Result<Option<Pages>> {
-        let Some(table) = &t.block_table else {
-            let needed = [("requests", t.requests.is_some()), ("slots", t.slots.is_some())];
-            return match needed.iter().find(|(_, there)| *there) {
-                None => Ok(None),
-                Some((name, _)) => {
-                    let expected = format!("given, as `{name}` is");
-                    Err(c.error(Status::NullPointer, "block_table", "absent", expected))
-                }
-            };
-        };
-        let pages = |slots: &TensorDesc| Pages {
+        let block = self.candidate_block;
+        let pages = |(table, slots): (&TensorDesc, &TensorDesc)| Pages {
             block_size: self.block_size,
             block_table: table.matrix(),
             mapped: t.requests.is_some(),
             slots: slots.matrix(),
         };
-        Ok(t.slots.as_ref().map(pages))
-    }
-}
-
-impl Operator for IndexerTopk {
-    type Plan = Plan;
-
-    fn plan(&self, t: &Tensors) -> Result<Plan> {
-        let c = Checker::of::<Self>();
-        c.param((1..=MAX_K).contains(&self.k), "k", self.k, format!("1 to {MAX_K}"))?;
-        let block_size = format!("1 to {MAX_I32}");
-        let is_block = (1..=MAX_I32).contains(&self.block_size);
-        c.param(is_block, "block_size", self.block_size, block_size)?;
-        let blocks = self.blocks(&c)?;
-        c.shapes(self, t)?;
         Ok(Plan {
-            k: self.k,
+            k,
             scores: t.scores.matrix(),
             lengths: t.lengths.as_ref().map(TensorDesc::vector),
             starts: t.starts.as_ref().map(TensorDesc::vector),
-            blocks,
-            candidates: self.candidates(&c, t)?,
+            blocks: Blocks { pool, forced_first, forced_last },
+            candidates: t.candidates.map(|desc| Candidates { block, matrix: desc.matrix() }),
             indices: t.indices.matrix(),
             values: t.values.as_ref().map(TensorDesc::matrix),
-            pages: self.pages(&c, t)?,
+            pages: t.block_table.as_ref().zip(t.slots.as_ref()).map(pages),
         })
     }
 }

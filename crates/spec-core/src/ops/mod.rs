@@ -1,6 +1,7 @@
 //! The operators: one file each, under the operator's own name.
 
 use crate::options::OptionInfo;
+use crate::presence::Presence;
 use crate::shape::{Shapes, Size};
 use crate::{Argument, Role, Signature};
 
@@ -56,6 +57,8 @@ pub struct Description {
     pub options: &'static [OptionInfo],
     /// The operator's arguments.
     pub arguments: &'static [Argument],
+    /// Which arguments and options need or exclude each other.
+    pub presence: &'static [Presence],
     /// The shapes of the arguments, parsed.
     pub shapes: fn() -> &'static Shapes,
 }
@@ -71,12 +74,11 @@ impl Description {
             let name = shapes.names()[place];
             !self.options.iter().any(|option| option.name == name)
                 && !shapes.rules().iter().any(|rule| rule.place == place && rule.value.is_some())
-                && !inputs()
-                    .any(|(all, _)| all.iter().flatten().any(|size| size.names().contains(&place)))
+                && !inputs().any(|(all, _)| all.sizes().any(|size| size.names().contains(&place)))
         };
         let outputs = shapes.arguments().iter().zip(self.arguments).filter(|(_, of)| !is_read(of));
         let mut found = Vec::new();
-        let places = outputs.flat_map(|(all, _)| all.iter().flatten()).flat_map(Size::names);
+        let places = outputs.flat_map(|(all, _)| all.sizes()).flat_map(Size::names);
         for place in places.filter(|&place| is_extent(place)) {
             if !found.contains(&shapes.names()[place]) {
                 found.push(shapes.names()[place]);
@@ -101,6 +103,7 @@ macro_rules! list {
                 doc: <$operator as Signature>::DOC,
                 options: <$operator as Signature>::OPTIONS,
                 arguments: <$operator as Signature>::ARGUMENTS,
+                presence: <$operator as Signature>::PRESENCE,
                 shapes: <$operator as Signature>::shapes,
             }
         ),+];
@@ -116,7 +119,7 @@ mod tests {
     /// Whether a call that passes `one` in the place of `other` is accepted: element type, rank
     /// and size do not tell the two apart.
     fn change_places(shapes: &Shapes, one: usize, other: usize, of: &[Argument]) -> bool {
-        let first = |at: usize| &shapes.arguments()[at][0];
+        let first = |at: usize| &shapes.arguments()[at].forms[0].sizes;
         let is_one = |at: usize| *first(at) == [Size::Number(1)];
         (of[one].role == Role::Input) == (of[other].role == Role::Input)
             && of[one].dtypes.iter().any(|dtype| of[other].dtypes.contains(dtype))

@@ -84,12 +84,16 @@ operator! {
     pub struct MoeAlign = "moe_align";
 
     options {
-        /// Experts that `topk_ids` knows, 1 to [`MAX_EXPERTS`].
-        required experts: usize,
+        /// Experts that `topk_ids` knows.
+        required experts: usize [1..=MAX_EXPERTS],
         /// Rows of a block of the product: each run is a multiple of it.
-        required block_size: usize,
+        required block_size: usize [1..],
         /// Experts that have a run here: all of them, or fewer with `expert_map`.
-        optional local_experts: usize as experts,
+        optional local_experts: usize [0..=experts] as experts,
+    }
+
+    presence {
+        local_experts needs expert_map;
     }
 
     sizes {
@@ -192,17 +196,8 @@ impl Operator for MoeAlign {
     type Plan = Plan;
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
-        let c = Checker::of::<Self>();
-        let MoeAlign { experts, local_experts, block_size } = *self;
-        let range = format!("1 to {MAX_EXPERTS}");
-        c.param((1..=MAX_EXPERTS).contains(&experts), "experts", experts, range)?;
-        let (fits, expected) = match t.expert_map {
-            None => (local_experts == experts, format!("{experts}, since there is no map")),
-            Some(_) => (local_experts <= experts, format!("at most {experts}")),
-        };
-        c.param(fits, "local_experts", local_experts, expected)?;
-        c.param(block_size >= 1, "block_size", block_size, "at least 1")?;
-        let capacity = c.shapes(self, t)?.of("capacity");
+        let (_, sizes) = Checker::declared(self, t)?;
+        let capacity = sizes.of("capacity");
         let mut topk_ids = t.topk_ids.matrix();
         if topk_ids.cols == 0 {
             // However many tokens there are, without picks there is nothing to go through.

@@ -84,7 +84,7 @@
 
 use crate::check::Checker;
 use crate::declare::operator;
-use crate::ngram::{Rows, check_sizes};
+use crate::ngram::{MAX_NGRAM, Rows};
 use crate::{DType, Operator, Result, TensorDesc};
 
 operator! {
@@ -92,10 +92,10 @@ operator! {
     pub struct NgramMatch = "ngram_match";
 
     options {
-        /// The longest pattern, 1 to 1024.
-        optional max_ngram_size: usize = 3,
+        /// The longest pattern.
+        optional max_ngram_size: usize [1..=MAX_NGRAM] = 3,
         /// The token budget of one step, over all requests.
-        optional token_threshold: i32 = 128,
+        optional token_threshold: i32 [0..] = 128,
     }
 
     arguments by name {
@@ -136,13 +136,6 @@ operator! {
         /// Bits for bad data, OR-ed into the previous value; only the caller clears them. 4: a
         /// length or a step is out of range, or drafts would leave their row; it was cut.
         optional flags: inout [U32] "[1]",
-    }
-}
-
-impl Default for NgramMatch {
-    /// FastDeploy's defaults: patterns of up to 3 tokens, a budget of 128 tokens.
-    fn default() -> Self {
-        NgramMatch::new()
     }
 }
 
@@ -189,9 +182,7 @@ impl Operator for NgramMatch {
     type Plan = Plan;
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
-        let c = Checker::of::<Self>();
-        check_sizes(&c, 1, self.max_ngram_size, self.token_threshold)?;
-        c.shapes(self, t)?;
+        Checker::declared(self, t)?;
         let rows = Rows::new(&t.input_ids, &t.token_ids_all, &t.draft_tokens, &t.input_ids_len);
         Ok(Plan { params: *self, rows })
     }

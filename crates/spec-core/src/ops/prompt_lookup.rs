@@ -65,9 +65,9 @@
 //! Source: prompt lookup decoding (Saxena, 2023), as in vLLM's n-gram proposer,
 //! transformers and llama.cpp.
 
-use crate::check::{Checker, MAX_I32};
+use crate::check::Checker;
 use crate::declare::{choice, operator};
-use crate::ngram::check_patterns;
+use crate::ngram::MAX_NGRAM;
 use crate::{DType, Matrix, Operator, Result, TensorDesc};
 
 choice! {
@@ -87,13 +87,13 @@ operator! {
     pub struct PromptLookup = "prompt_lookup";
 
     options {
-        /// The shortest pattern, at least 1. Patterns of 1 token mostly match by chance.
-        optional min_ngram: usize = 2,
-        /// The longest pattern, `min_ngram` to 1024.
-        optional max_ngram: usize = 5,
+        /// The shortest pattern. Patterns of 1 token mostly match by chance.
+        optional min_ngram: usize [1..=max_ngram] = 2,
+        /// The longest pattern.
+        optional max_ngram: usize [1..=MAX_NGRAM] = 5,
         /// The largest number of drafts of a request, which is also the number of columns of
         /// `drafts`.
-        optional max_draft: usize = 5,
+        optional max_draft: usize [0..=i32::MAX] = 5,
         /// Which occurrence drafts are copied from.
         optional occurrence: Occurrence = Occurrence::Last,
         /// Whether the text's last token stands behind the drafts, instead of -1. A row whose text
@@ -126,13 +126,6 @@ operator! {
         /// Bits for bad data, OR-ed into the previous value; only the caller clears them. 4: a
         /// length is out of range and was cut, or a request has no row of `tokens` and no drafts.
         optional flags: inout [U32] "[1]",
-    }
-}
-
-impl Default for PromptLookup {
-    /// Patterns of 2 to 5 tokens, and up to 5 drafts, which are copied from the last occurrence.
-    fn default() -> Self {
-        PromptLookup::new()
     }
 }
 
@@ -179,11 +172,7 @@ impl Operator for PromptLookup {
     type Plan = Plan;
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
-        let c = Checker::of::<Self>();
-        check_patterns(&c, ("min_ngram", self.min_ngram), ("max_ngram", self.max_ngram))?;
-        // Counts are i32.
-        c.param(self.max_draft <= MAX_I32, "max_draft", self.max_draft, "at most the largest i32")?;
-        c.shapes(self, t)?;
+        Checker::declared(self, t)?;
         Ok(Plan {
             params: *self,
             tokens: t.tokens.matrix(),

@@ -177,7 +177,7 @@ operator! {
         /// The largest number of drafts of a request. A request with more is cut to it. If all the
         /// drafts that are left are accepted, the bonus token follows, which was drawn for the
         /// position behind the drafts that were cut away. So draft no more than `max_spec_len`.
-        required max_spec_len: usize,
+        required max_spec_len: usize [0..=i32::MAX - 1],
         /// When a draft token is accepted. Requests that `greedy` marks follow the target's argmax
         /// instead.
         optional acceptance: Acceptance = Acceptance::Probabilistic,
@@ -340,10 +340,8 @@ impl Operator for RejectionSample {
     type Plan = Plan;
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
-        let c = Checker::of::<Self>();
-        let fits = self.max_spec_len < MAX_I32;
-        c.param(fits, "max_spec_len", self.max_spec_len, "a number that fits an i32")?;
-        let batch = c.shapes(self, t)?.of("batch");
+        let (c, sizes) = Checker::declared(self, t)?;
+        let batch = sizes.of("batch");
         let target = t.target_probs.matrix();
         if self.samples() && target.cols > MAX_SAMPLED_VOCAB {
             let value = format!("{:?}", t.target_probs.shape());

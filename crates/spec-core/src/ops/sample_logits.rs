@@ -164,7 +164,7 @@
 use crate::check::Checker;
 use crate::declare::operator;
 use crate::exact::MAX_SAMPLED_VOCAB;
-use crate::{DType, Error, Matrix, Operator, Result, Status, TensorDesc, Vector};
+use crate::{DType, Matrix, Operator, Result, Status, TensorDesc, Vector};
 
 /// The largest number of tokens that a row draws.
 pub const MAX_DRAWS: usize = 64;
@@ -202,11 +202,20 @@ operator! {
         /// in vLLM, or after, as in transformers.
         optional min_p_first: bool = false,
         /// The token that column 0 stands for; column `c` stands for `first_token + c`.
-        optional first_token: i32 = 0,
+        optional first_token: i32 [0..] = 0,
+    }
+
+    presence {
+        token_ids excludes first_token;
+        maxima, largest exclude top_k, top_p, probs, logprobs, processed_logprobs, ranks,
+            top_tokens, top_logprobs, kept_tokens, kept_counts;
+        largest excludes maxima, forced, winners, row_flags;
+        top_logprobs needs top_tokens;
     }
 
     sizes {
         vocab in 1..=MAX_SAMPLED_VOCAB,
+        end = "first_token + vocab" in 0..=MAX_SAMPLED_VOCAB + 1,
         requests = "rows" without requests,
         n in 0..=MAX_DRAWS,
         top in 1..=MAX_TOP,
@@ -254,12 +263,12 @@ operator! {
         optional probs: out [F32] "[rows, vocab]",
         /// The natural logarithm of each token's probability by the logits as given,
         /// without temperature, mask and filters.
-        optional logprobs: out [F32] "[rows] or [rows, n]",
+        optional logprobs: out [F32] "[rows] or [rows, n] as tokens",
         /// The natural logarithm of each token's share of the distribution that it was drawn from.
-        optional processed_logprobs: out [F32] "[rows] or [rows, n]",
+        optional processed_logprobs: out [F32] "[rows] or [rows, n] as tokens",
         /// How many logits of the row, as given, are at least as large as each token's; 1 for the
         /// largest.
-        optional ranks: out [I32] "[rows] or [rows, n]",
+        optional ranks: out [I32] "[rows] or [rows, n] as tokens",
         /// The likeliest tokens of each row by the logits as given, at most 256, the likeliest
         /// first; -1 where the vocabulary has fewer.
         optional top_tokens: out [I32] "[rows, top]",
@@ -284,12 +293,6 @@ operator! {
         /// there. 4: a temperature is negative or NaN, a request is out of range, `top_p` or
         /// `min_p` is NaN, or one of `maxima` cannot be the largest logit.
         optional flags: inout [U32] "[1]",
-    }
-}
-
-impl Default for SampleLogits {
-    fn default() -> Self {
-        SampleLogits::new()
     }
 }
 
@@ -417,19 +420,10 @@ impl Plan {
 }
 
 impl SampleLogits {
-    /// Checks which tokens the columns stand for, and that the mask has their bits.
-    fn check_columns(&self, c: &Checker, t: &Tensors, vocab: usize) -> Result<()> {
-        let last = usize::try_from(self.first_token).ok().map(|first| first + vocab);
-        let expected = "0 or more, and with the vocabulary at most 2^24";
-        let Some(end) = last.filter(|&end| end <= MAX_SAMPLED_VOCAB + 1) else {
-            return Err(c.error(Status::BadParam, "first_token", self.first_token, expected));
-        };
-        if t.token_ids.is_some() {
-            let expected = "0 where `token_ids` says what columns stand for";
-            return c.param(self.first_token == 0, "first_token", self.first_token, expected);
-        }
+    /// Checks that the mask has the bits of all columns.
+    fn check_mask(&self, c: &Checker, t: &Tensors, end: usize) -> Result<()> {
         match t.mask.as_ref().map(TensorDesc::matrix) {
-            Some(mask) if mask.cols < end.div_ceil(32) => {
+            Some(mask) if t.token_ids.is_none() && mask.cols < end.div_ceil(32) => {
                 let value = format!("[{}, {}]", mask.rows, mask.cols);
                 let expected = format!("a bit for each token, {} words per row", end.div_ceil(32));
                 Err(c.error(Status::BadTensorShape, "mask", value, expected))
@@ -438,84 +432,31 @@ impl SampleLogits {
         }
     }
 
-    /// Checks that no output is asked for which a row's part, or a call for the largest logits alone,
-    /// cannot say.
-    fn check_outputs(&self, c: &Checker, t: &Tensors) -> Result<()> {
+    /// Checks how many tokens a row draws.
+    fn check_draws(&self, c: &Checker, t: &Tensors) -> Result<()> {
         let draws = t.tokens.matrix().cols;
-        let of_whole_rows = [
-            ("top_k", t.top_k.is_some()),
-            ("top_p", t.top_p.is_some()),
-            ("probs", t.probs.is_some()),
-            ("logprobs", t.logprobs.is_some()),
-            ("processed_logprobs", t.processed_logprobs.is_some()),
-            ("ranks", t.ranks.is_some()),
-            ("top_tokens", t.top_tokens.is_some()),
-            ("top_logprobs", t.top_logprobs.is_some()),
-            ("kept_tokens", t.kept_tokens.is_some()),
-            ("kept_counts", t.kept_counts.is_some()),
-        ];
-        let of_draws = [
-            ("maxima", t.maxima.is_some()),
-            ("forced", t.forced.is_some()),
-            ("winners", t.winners.is_some()),
-            ("row_flags", t.row_flags.is_some()),
-        ];
-        let refuse = |arguments: &[(&'static str, bool)], expected: &'static str| {
-            let given = arguments.iter().find(|(_, given)| *given);
-            given.map_or(Ok(()), |(name, _)| c.param(false, name, "given", expected))
-        };
-        if t.largest.is_some() {
-            let expected = "absent in a call for `largest`, which draws no token";
-            refuse(&of_whole_rows, expected)?;
-            refuse(&of_draws, expected)?;
+        if (draws == 0) != t.largest.is_some() {
+            let value = format!("{:?}", t.tokens.shape());
+            let expected = "[rows, 0] with `largest`, and 1 to 64 tokens per row without";
+            return Err(c.error(Status::BadTensorShape, "tokens", value, expected));
         }
         if t.maxima.is_some() {
-            let expected = "absent with `maxima`, since a part of a row cannot say it";
-            refuse(&of_whole_rows, expected)?;
-            c.param(draws <= 1, "tokens", format!("{draws} a row"), "1 a row with `maxima`")?;
+            c.param(draws == 1, "tokens", format!("{draws} per row"), "1 per row with `maxima`")?;
         }
         if t.winners.is_some() {
             c.param(draws == 1, "winners", "given", "absent where a row draws several tokens")?;
         }
-        if draws != 0 && t.largest.is_some() {
-            return Err(wrong_draws(c, t));
-        }
         Ok(())
     }
-}
-
-fn wrong_draws(c: &Checker, t: &Tensors) -> Error {
-    let value = format!("{:?}", t.tokens.shape());
-    let expected = "[rows, 0] with `largest`, and 1 to 64 tokens per row without";
-    c.error(Status::BadTensorShape, "tokens", value, expected)
 }
 
 impl Operator for SampleLogits {
     type Plan = Plan;
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
-        let c = Checker::of::<Self>();
-        let requests = c.shapes(self, t)?.of("requests");
-        if t.tokens.shape().get(1) == Some(&0) && t.largest.is_none() {
-            return Err(wrong_draws(&c, t));
-        }
-        for (argument, desc) in [
-            ("logprobs", &t.logprobs),
-            ("processed_logprobs", &t.processed_logprobs),
-            ("ranks", &t.ranks),
-        ] {
-            if let Some(desc) = desc.as_ref().filter(|desc| desc.shape() != t.tokens.shape()) {
-                let value = format!("{:?}", desc.shape());
-                let expected = format!("{:?}, the shape of `tokens`", t.tokens.shape());
-                return Err(c.error(Status::BadTensorShape, argument, value, expected));
-            }
-        }
-        if t.top_logprobs.is_some() {
-            let expected = "present, since `top_logprobs` says the logarithms of its tokens";
-            c.required("top_tokens", &t.top_tokens, expected)?;
-        }
-        self.check_columns(&c, t, t.logits.matrix().cols)?;
-        self.check_outputs(&c, t)?;
+        let (c, sizes) = Checker::declared(self, t)?;
+        self.check_mask(&c, t, sizes.of("end"))?;
+        self.check_draws(&c, t)?;
         let matrix = |desc: &Option<TensorDesc>| desc.as_ref().map(TensorDesc::matrix);
         // The ids of all rows are a row that every row has.
         let ids = |desc: &TensorDesc| match *desc.shape() {
@@ -528,7 +469,7 @@ impl Operator for SampleLogits {
             params: *self,
             logits: t.logits.matrix(),
             positions: t.positions.vector(),
-            requests,
+            requests: sizes.of("requests"),
             filters: t.top_k.is_some() || t.top_p.is_some(),
             of_rows: t.requests.as_ref().map(TensorDesc::vector),
             mask: matrix(&t.mask),

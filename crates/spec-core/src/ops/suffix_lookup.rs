@@ -85,22 +85,26 @@ operator! {
     pub struct SuffixLookup = "suffix_lookup";
 
     options {
-        /// The shortest match that gives drafts, at least 1.
-        optional min_match: usize = 1,
-        /// The longest match that counts, `min_match` to 64; a longer match counts as this long.
-        optional max_match: usize = 16,
-        /// The largest number of windows that count, 1 to 1024.
-        optional max_windows: usize = 64,
+        /// The shortest match that gives drafts.
+        optional min_match: usize [1..=max_match] = 1,
+        /// The longest match that counts; a longer match counts as this long.
+        optional max_match: usize [1..=MAX_MATCH] = 16,
+        /// The largest number of windows that count.
+        optional max_windows: usize [1..=MAX_WINDOWS] = 64,
         /// How many children a node may have; 1 makes chains.
-        optional width: usize = 1,
-        /// The smallest share of all windows that a draft needs, 0 to 1.
-        optional min_share: f32 = 0.0,
-        /// The largest depth of a draft for each token of the match, at least 0. The default does
-        /// not limit anything, since there are at most 64 drafts.
-        optional drafts_per_match: f32 = 64.0,
+        optional width: usize [1..] = 1,
+        /// The smallest share of all windows that a draft needs.
+        optional min_share: f32 [0.0..=1.0] = 0.0,
+        /// The largest depth of a draft for each token of the match. The default does not limit
+        /// anything, since there are at most 64 drafts.
+        optional drafts_per_match: f32 [0.0..] = 64.0,
         /// Whether the text's last token stands behind the drafts, instead of -1. A row whose text
         /// has no tokens has -1 in all columns.
         optional pad_with_last: bool = false,
+    }
+
+    presence {
+        corpus_length needs corpus;
     }
 
     sizes {
@@ -148,13 +152,6 @@ operator! {
         /// length of a text or of the corpus is out of range and was cut, or a request has no row
         /// of `tokens` and no drafts.
         optional flags: inout [U32] "[1]",
-    }
-}
-
-impl Default for SuffixLookup {
-    /// Chains, matches of 1 to 16 tokens, and up to 64 windows.
-    fn default() -> Self {
-        SuffixLookup::new()
     }
 }
 
@@ -233,12 +230,7 @@ impl Operator for SuffixLookup {
     type Plan = Plan;
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
-        let c = Checker::of::<Self>();
-        self.check_options(&c)?;
-        c.shapes(self, t)?;
-        if t.corpus_length.is_some() {
-            c.required("corpus", &t.corpus, "present, since `corpus_length` is")?;
-        }
+        Checker::declared(self, t)?;
         let matrix = |desc: &Option<TensorDesc>| desc.as_ref().map(TensorDesc::matrix);
         Ok(Plan {
             params: *self,
@@ -254,23 +246,5 @@ impl Operator for SuffixLookup {
             next_sibling: matrix(&t.next_sibling),
             shares: matrix(&t.shares),
         })
-    }
-}
-
-impl SuffixLookup {
-    fn check_options(&self, c: &Checker) -> Result<()> {
-        let SuffixLookup { min_match, max_match, max_windows, width, .. } = *self;
-        let SuffixLookup { min_share, drafts_per_match, .. } = *self;
-        let longest = format!("a number in {min_match} ..= {MAX_MATCH}");
-        c.param(min_match >= 1, "min_match", min_match, "a number from 1 on")?;
-        c.param((min_match..=MAX_MATCH).contains(&max_match), "max_match", max_match, longest)?;
-        let windows = "a number in 1 ..= 1024";
-        c.param((1..=MAX_WINDOWS).contains(&max_windows), "max_windows", max_windows, windows)?;
-        c.param(width >= 1, "width", width, "a number from 1 on")?;
-        let share = "a number in 0.0 ..= 1.0";
-        c.param((0.0..=1.0).contains(&min_share), "min_share", min_share, share)?;
-        let is_number = drafts_per_match >= 0.0 && drafts_per_match.is_finite();
-        let finite = "a finite number from 0 on";
-        c.param(is_number, "drafts_per_match", drafts_per_match, finite)
     }
 }

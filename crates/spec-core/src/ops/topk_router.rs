@@ -99,7 +99,7 @@
 
 use crate::check::{Checker, MAX_I32};
 use crate::declare::{choice, operator};
-use crate::{DType, Matrix, Operator, Result, Status, TensorDesc};
+use crate::{DType, Matrix, Operator, Result, TensorDesc};
 
 pub mod preset;
 
@@ -194,16 +194,16 @@ operator! {
     pub struct TopkRouter = "topk_router";
 
     options {
-        /// How many experts each token is routed to, at most 64.
-        required topk: usize,
+        /// How many experts each token is routed to.
+        required topk: usize [1..=MAX_TOPK],
         /// How logits become scores.
         optional scoring: Scoring = Scoring::Softmax,
         /// The number by which experts are picked.
         optional select: Select = Select::Score,
         /// The number of groups; it divides the number of experts.
-        optional groups: usize = 1,
+        optional groups: usize [1..] = 1,
         /// How many groups are kept.
-        optional topk_groups: usize = 1,
+        optional topk_groups: usize [1..=groups] = 1,
         /// How groups are scored.
         optional group_score: GroupScore = GroupScore::Top2Sum,
         /// What happens to the experts of groups that are not kept.
@@ -212,14 +212,18 @@ operator! {
         optional renormalize: bool = true,
         /// The routed scaling factor, which multiplies the weights of picks.
         optional scale: f32 = 1.0,
-        /// The number of shared experts, at most 64. Every token goes to them, in columns behind
+        /// The number of shared experts. Every token goes to them, in columns behind
         /// the picks. The first has the index `experts`, or `physical_experts` where that is set.
-        optional shared_experts: usize = 0,
+        optional shared_experts: usize [0..=MAX_SHARED_EXPERTS] = 0,
         /// The weight of each shared expert; `scale` does not multiply it.
         optional shared_weight: f32 = 1.0,
-        /// The number of places for experts on all devices together. Set if and only if `replicas`
-        /// is given.
-        optional physical_experts: Option<usize> = None,
+        /// The number of places for experts on all devices together. The index of every
+        /// expert, the shared ones included, is an i32.
+        optional physical_experts: Option<usize> [1..=MAX_I32 - MAX_SHARED_EXPERTS] = None,
+    }
+
+    presence {
+        replicas, replica_counts, physical_experts together;
     }
 
     sizes {
@@ -240,7 +244,7 @@ operator! {
         optional chosen: in [I32] "[tokens, topk]",
         /// The places of each expert on all devices, each in `0..physical_experts`.
         optional replicas: in [I32] "[experts, max_replicas]",
-        /// The number of places of each expert, at least 1. Given if and only if `replicas` is.
+        /// The number of places of each expert, at least 1.
         optional replica_counts: in [I32] "[experts]",
         /// The routing weights.
         required weights: out [F32, F16, BF16] "[tokens, topk + shared_experts]",
@@ -338,11 +342,8 @@ impl Operator for TopkRouter {
     type Plan = Plan;
 
     fn plan(&self, tensors: &Tensors) -> Result<Plan> {
-        let c = Checker::of::<Self>();
-        self.check_numbers(&c)?;
-        self.check_replicas(&c, tensors)?;
-        let experts = c.shapes(self, tensors)?.of("experts");
-        self.check_groups(&c, experts)?;
+        let (c, sizes) = Checker::declared(self, tensors)?;
+        self.check_groups(&c, sizes.of("experts"))?;
         let matrix = |desc: &Option<TensorDesc>| desc.as_ref().map(TensorDesc::matrix);
         Ok(Plan {
             params: *self,
@@ -360,34 +361,13 @@ impl Operator for TopkRouter {
 }
 
 impl TopkRouter {
-    /// Checks the options that depend on no argument.
-    fn check_numbers(&self, c: &Checker) -> Result<()> {
-        c.param((1..=MAX_TOPK).contains(&self.topk), "topk", self.topk, "1 to 64")?;
-        c.param(self.scale.is_finite(), "scale", self.scale, "a finite number")?;
-        let shared = self.shared_experts;
-        c.param(shared <= MAX_SHARED_EXPERTS, "shared_experts", shared, "at most 64")?;
-        let weight = self.shared_weight;
-        c.param(weight.is_finite(), "shared_weight", weight, "a finite number")?;
-        // Every index must fit an i32, those of shared experts behind the places included.
-        let max = MAX_I32 - shared;
-        let physical = self.physical_experts.unwrap_or(1);
-        let expected = format!("1 to {max}, so that every index fits i32");
-        c.param((1..=max).contains(&physical), "physical_experts", physical, expected)
-    }
-
     fn check_groups(&self, c: &Checker, experts: usize) -> Result<()> {
         let groups = self.groups;
         c.param(
-            groups >= 1 && experts.is_multiple_of(groups),
+            experts.is_multiple_of(groups),
             "groups",
             groups,
             format!("a divisor of the {experts} experts"),
-        )?;
-        c.param(
-            (1..=groups).contains(&self.topk_groups),
-            "topk_groups",
-            self.topk_groups,
-            format!("1 to the {groups} groups"),
         )?;
         let choosable = match self.masked {
             Masked::Zero => experts,
@@ -399,25 +379,5 @@ impl TopkRouter {
             self.topk,
             format!("at most {choosable}, which can be chosen"),
         )
-    }
-
-    /// Checks the places of experts: both tensors and the number of places are given, or none of
-    /// the three.
-    fn check_replicas(&self, c: &Checker, tensors: &Tensors) -> Result<()> {
-        let Tensors { replicas, replica_counts, .. } = tensors;
-        let (reason, given) = match (self.physical_experts, replica_counts) {
-            (_, Some(_)) => ("given, as `replica_counts` is", true),
-            (physical, None) => ("given, as `physical_experts` is", physical.is_some()),
-        };
-        if !given && replicas.is_none() {
-            return Ok(());
-        }
-        c.required("replicas", replicas, reason)?;
-        c.required("replica_counts", replica_counts, "given, as `replicas` is")?;
-        if self.physical_experts.is_none() {
-            let expected = "the number of places of `replicas`";
-            return Err(c.error(Status::BadParam, "physical_experts", "absent", expected));
-        }
-        Ok(())
     }
 }

@@ -101,7 +101,11 @@ operator! {
 
     options {
         /// The largest number of drafts that are kept, which is the depth of the deepest tree.
-        required max_depth: usize,
+        required max_depth: usize [0..=i32::MAX - 1],
+    }
+
+    presence {
+        first_child, next_sibling together;
     }
 
     sizes {
@@ -111,12 +115,14 @@ operator! {
     arguments by name {
         /// The token of each node. The entry of node 0, the last verified token, is not read. With
         /// `row_offsets`, chains may be packed as `target_tokens` is.
-        required draft_tokens: in [I64, I32, U32] "[batch, nodes] or [rows]",
+        required draft_tokens: in [I64, I32, U32]
+            "[batch, nodes] or [rows] with row_offsets without first_child",
         /// The token that the target model chose after each node, by `sample_logits` of the node's
-        /// logits for instance. `[rows]` with `row_offsets`.
-        required target_tokens: in [I32, U32, I64] "[batch, nodes] or [rows]",
-        /// The first child of each node; -1 for none. `Links` makes this from parents. Absent, as
-        /// `next_sibling` then is: node v + 1 is the only child of node v.
+        /// logits for instance.
+        required target_tokens: in [I32, U32, I64]
+            "[batch, nodes] without row_offsets or [rows] with row_offsets",
+        /// The first child of each node; -1 for none. `Links` makes this from parents. Absent:
+        /// node v + 1 is the only child of node v.
         optional first_child: in [I64, I32, U32] "[batch, nodes]",
         /// The next child of the same parent; -1 for none.
         optional next_sibling: in [I64, I32, U32] "[batch, nodes]",
@@ -248,40 +254,17 @@ impl Operator for TreeVerify {
     type Plan = Plan;
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
-        let c = Checker::of::<Self>();
-        c.param(self.max_depth < MAX_I32, "max_depth", self.max_depth, "a number below 2^31 - 1")?;
-        let is_packed = t.draft_tokens.shape().len() == 1;
-        if is_packed {
-            let reason = "present, since `draft_tokens` is packed";
-            c.required("row_offsets", &t.row_offsets, reason)?;
-        }
-        let batch = c.shapes(self, t)?.of("batch");
+        let (_, sizes) = Checker::declared(self, t)?;
         let nodes = |desc: &TensorDesc| match desc.shape().len() {
             1 => Nodes::Packed(desc.vector()),
             _ => Nodes::Rows(desc.matrix()),
         };
-        let (draft_tokens, target_tokens) = (nodes(&t.draft_tokens), nodes(&t.target_tokens));
-        let expected = match (t.row_offsets.is_some(), &target_tokens) {
-            (false, Nodes::Packed(_)) => Some("[batch, nodes], as `row_offsets` is absent"),
-            (true, Nodes::Rows(_)) => Some("[rows], as `row_offsets` is given"),
-            _ => None,
-        };
-        if let Some(expected) = expected {
-            let value = format!("{:?}", t.target_tokens.shape());
-            return Err(c.error(Status::BadTensorShape, "target_tokens", value, expected));
-        }
-        let links = [("first_child", &t.first_child), ("next_sibling", &t.next_sibling)];
-        let has_links = c.together(&links, "present, since the other link is")?;
-        if has_links && is_packed {
-            let expected = "absent, since `draft_tokens` is packed, and packed drafts are chains";
-            return Err(c.error(Status::BadParam, "first_child", "given", expected));
-        }
         let links = t.first_child.as_ref().zip(t.next_sibling.as_ref());
         Ok(Plan {
             max_depth: self.max_depth,
-            batch,
-            draft_tokens,
-            target_tokens,
+            batch: sizes.of("batch"),
+            draft_tokens: nodes(&t.draft_tokens),
+            target_tokens: nodes(&t.target_tokens),
             links: links.map(|(first_child, next_sibling)| LinkRows {
                 first_child: first_child.matrix(),
                 next_sibling: next_sibling.matrix(),

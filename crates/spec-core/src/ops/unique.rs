@@ -66,12 +66,6 @@ operator! {
     }
 }
 
-impl Default for Unique {
-    fn default() -> Self {
-        Unique::new()
-    }
-}
-
 impl Unique {
     /// Descriptors for `n` keys, without counts and without the inverse.
     pub fn tensors(&self, dtype: DType, n: usize) -> Tensors {
@@ -96,8 +90,7 @@ impl Operator for Unique {
     type Plan = Plan;
 
     fn plan(&self, tensors: &Tensors) -> Result<Plan> {
-        let c = Checker::of::<Self>();
-        c.shapes(self, tensors)?;
+        let (c, _) = Checker::declared(self, tensors)?;
         let keys = tensors.keys.vector();
         let inverse = tensors.inverse.as_ref().map(TensorDesc::dtype);
         if inverse == Some(DType::I32) && keys.len > MAX_I32 {
