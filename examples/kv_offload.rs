@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 
 use spec::ops::{DeduplicateTopk, HotSlots, IndexerTopk};
 use spec::ops::{deduplicate_topk, hot_slots, indexer_topk};
-use spec::{Buffer, DType, Descriptor, Handle, Result, TensorDesc};
+use spec::{Buffer, DType, Handle, Ready, Result, TensorDesc};
 
 /// Rows of a step: the last token and one draft.
 const ROWS: usize = 2;
@@ -88,10 +88,9 @@ fn attend(query: &[f32; WIDTH], entries: impl Iterator<Item = Entry> + Clone) ->
 /// The operators of a step, and the memory of their arguments. A captured CUDA graph could hold all
 /// of them, as the host decides nothing between them.
 struct Chain {
-    select: Descriptor<IndexerTopk>,
-    merge: Descriptor<DeduplicateTopk>,
-    assign: Descriptor<HotSlots>,
-    workspaces: [Buffer<u8>; 3],
+    select: Ready<IndexerTopk>,
+    merge: Ready<DeduplicateTopk>,
+    assign: Ready<HotSlots>,
     scores: Buffer<f32>,
     lengths: Buffer<i32>,
     indices: Buffer<i32>,
@@ -127,22 +126,17 @@ impl Chain {
         let wanted = ROWS * K;
         let select = IndexerTopk::new(K);
         let lengths = TensorDesc::new(DType::I32, [ROWS]);
-        let select =
-            handle.create(&select, &select.tensors(DType::F32, ROWS, MAX).lengths(lengths))?;
+        let tensors = select.tensors(DType::F32, ROWS, MAX).lengths(lengths);
+        let select = Ready::new(handle, &select, &tensors)?;
         let merge = DeduplicateTopk::new().mtp_step(ROWS);
         let inverse = TensorDesc::new(DType::I32, [ROWS, K]);
-        let merge = handle.create(&merge, &merge.tensors(1, K).inverse(inverse))?;
+        let merge = Ready::new(handle, &merge, &merge.tensors(1, K).inverse(inverse))?;
         let assign = HotSlots::new().tail(TAIL);
         let one = TensorDesc::new(DType::I32, [1]);
         let tensors = assign.tensors(1, wanted, SLOTS).tail_starts(one).reset(one);
         let tensors = tensors.flags(TensorDesc::new(DType::U32, [1]));
-        let assign = handle.create(&assign, &tensors)?;
+        let assign = Ready::new(handle, &assign, &tensors)?;
         Ok(Chain {
-            workspaces: [
-                select.workspace(handle)?,
-                merge.workspace(handle)?,
-                assign.workspace(handle)?,
-            ],
             select,
             merge,
             assign,
@@ -174,11 +168,10 @@ impl Chain {
         self.step.write(&[length as i32])?;
         self.reset.write(&[i32::from(reset)])?;
         self.tail_starts.write(&[(length - TAIL) as i32])?;
-        let [first, second, third] = &mut self.workspaces;
         let buffers = indexer_topk::Buffers::new(&self.scores, &mut self.indices);
-        self.select.call(first, buffers.lengths(&self.lengths))?;
+        self.select.call(buffers.lengths(&self.lengths))?;
         let buffers = deduplicate_topk::Buffers::new(&self.indices, &mut self.unique);
-        self.merge.call(second, buffers.inverse(&mut self.inverse))?;
+        self.merge.call(buffers.inverse(&mut self.inverse))?;
         let buffers = hot_slots::Buffers::new(hot_slots::Required {
             wanted: (&self.unique).into(),
             resident: (&mut self.resident).into(),
@@ -190,7 +183,7 @@ impl Chain {
             fetches: (&mut self.fetches).into(),
         });
         let buffers = buffers.tail_starts(&self.tail_starts).reset(&self.reset);
-        self.assign.call(third, buffers.flags(&mut self.flags))?;
+        self.assign.call(buffers.flags(&mut self.flags))?;
         assert_eq!(self.flags.to_vec()?, [0], "there are slots for all that a step wants");
         let count = self.fetches.to_vec()?[0] as usize;
         let (from, to) = (self.fetch_positions.to_vec()?, self.fetch_slots.to_vec()?);

@@ -10,7 +10,7 @@
 
 use spec::ops::{AppendTokens, DraftTree, SuffixLookup, TreeVerify};
 use spec::ops::{append_tokens, draft_tree, suffix_lookup, tree_verify};
-use spec::{Buffer, DType, Descriptor, Handle, Result, Signature, TensorDesc};
+use spec::{DType, Handle, Ready, Result, TensorDesc};
 
 /// Stands for a language model with one token per byte: a prompt and the answer to it.
 #[derive(Clone, Copy)]
@@ -40,24 +40,6 @@ enum Sharing {
     Equal,
     Shared,
     Trusted,
-}
-
-/// An operator with its workspace.
-struct Ready<O: spec::Operator> {
-    descriptor: Descriptor<O>,
-    workspace: Buffer<u8>,
-}
-
-impl<O: spec::Portable> Ready<O> {
-    fn new(handle: &Handle, operator: &O, tensors: &O::Tensors) -> Result<Self> {
-        let descriptor = handle.create(operator, tensors)?;
-        let workspace = descriptor.workspace(handle)?;
-        Ok(Ready { descriptor, workspace })
-    }
-
-    fn call(&mut self, buffers: <O as Signature>::Buffers<'_>) -> Result<()> {
-        self.descriptor.call(&mut self.workspace, buffers)
-    }
 }
 
 fn ints<const R: usize>(shape: [usize; R]) -> TensorDesc

@@ -6,8 +6,6 @@ use spec_core::{
     Backend, Device, DeviceInfo, Error, Kernel, Memory, Operator, QueueId, Result, Status, Supports,
 };
 
-use crate::Handle;
-
 /// A backend of which no value can exist. The type implements every operator, so that code which
 /// is generic over all backends compiles without the backend.
 #[derive(Clone, Debug)]
@@ -24,7 +22,7 @@ pub(crate) fn gpus(name: &'static str) -> Result<Vec<DeviceInfo>> {
 }
 
 /// As [`devices`].
-pub(crate) fn open(name: &'static str, index: usize) -> Result<Handle> {
+pub(crate) fn open<T>(name: &'static str, index: usize) -> Result<T> {
     Err(error(name, index))
 }
 

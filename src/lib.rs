@@ -61,9 +61,10 @@ pub use handle::{Handle, Listing, Portable, devices};
 pub use spec_core::{
     Address, Argument, Backend, Buffer, DType, Descriptor, Device, DeviceInfo, DeviceName,
     DtypeRule, Element, Error, ErrorKind, InOrder, Kernel, Matrix, Memory, Operator, Place,
-    PlaceMut, QueueId, Result, Role, Shape, Signature, Site, Source, Staging, Status, Stream,
-    Supports, TensorDesc, Timed, Timing, Vector, View, ViewMut, bf16, dtype, exact, f16, flags,
-    for_each_operator, memory, ngram, ops, options, philox, race, shape, sizes, stream, timing,
+    PlaceMut, QueueId, Ready, Result, Role, Shape, Signature, Site, Source, Staging, Status,
+    Stream, Supports, TensorDesc, Timed, Timing, Vector, View, ViewMut, bf16, dtype, exact, f16,
+    flags, for_each_operator, memory, ngram, ops, options, philox, race, shape, sizes, stream,
+    timing,
 };
 
 #[cfg(feature = "cpu")]

@@ -3,6 +3,7 @@
 of `spec-bench`.
 
     pip install numpy polars torch triton flashinfer-python cupy-cuda12x    # those that you want
+    cargo run --release -p spec-bench -- inputs                             # once
     python3 benches/peers/all.py --json peers.json
     cargo run -p spec-bench -- report --html page.html ours.json peers.json
 
@@ -10,6 +11,7 @@ What is not installed, and GPUs that are not there, are skipped with a line. The
 scripts beside this one time a package each.
 """
 
+import with_cub
 import with_cupy
 import with_flashinfer
 import with_numpy
@@ -25,6 +27,7 @@ if __name__ == "__main__":
         with_triton.peer,
         *with_flashinfer.peers,
         with_cupy.peer,
+        with_cub.peer,
         with_numpy.peer,
         with_numpy.sort_peer,
         with_polars.peer,

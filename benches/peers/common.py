@@ -3,7 +3,7 @@
 A script has a class with a method an operator; each makes what is timed of one
 row, and what checks its result. `rows.json` are the rows of `spec-bench`, so
 that shapes, names and units are the same; a test of the library holds the two
-against each other.
+against each other. The inputs of a row are those that `spec-bench inputs DIR` wrote.
 """
 
 import argparse
@@ -33,9 +33,10 @@ class Skip(Exception):
 class Row:
     """A row of `spec-bench`, and the numbers in its shape."""
 
-    def __init__(self, fields):
+    def __init__(self, fields, inputs):
         self.operator = fields["operator"]
         self.shape = fields["shape"]
+        self.folder = Path(inputs, self.operator, self.shape)
         self.series = fields["series"]
         self.size = fields["size"]
         self.size_unit = fields["size_unit"]
@@ -57,6 +58,12 @@ def arguments(description):
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument(
+        "--inputs",
+        metavar="DIR",
+        default="target/inputs",
+        help="what `spec-bench inputs DIR` wrote [default: target/inputs]",
+    )
     parser.add_argument("--json", metavar="FILE", help="write the report there")
     parser.add_argument("--quick", action="store_true", help="a few rows, fewer samples")
     parser.add_argument(
@@ -71,7 +78,7 @@ def arguments(description):
 
 def rows(options):
     for fields in json.loads((HERE / "rows.json").read_text()):
-        row = Row(fields)
+        row = Row(fields, options.inputs)
         wanted = options.only or [""]
         chosen = any(words in f"{row.operator} {row.shape}" for words in wanted)
         if chosen and (row.quick or not options.quick):
@@ -133,7 +140,8 @@ class Report:
     def __init__(self, options, versions, devices):
         self.options = options
         # Where it was written is of no use to others.
-        given = [Path(word).name if word == options.json else word for word in sys.argv[1:]]
+        paths = (options.json, options.inputs)
+        given = [Path(word).name if word in paths else word for word in sys.argv[1:]]
         words = ["python3", os.path.relpath(sys.argv[0]), *map(shlex.quote, given)]
         self.fields = {
             "format": FORMAT,

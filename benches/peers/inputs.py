@@ -1,5 +1,11 @@
-"""Inputs as `spec-bench` makes them: same shapes, ranges and answers, other random
-numbers; the sets of `unique` are the same keys."""
+"""The inputs that `spec-bench inputs DIR` wrote for a row, and checks of results.
+
+Numbers of 16 bits lie in the files as f32. What the library makes of the inputs lies beside them;
+where another library rounds, breaks ties or draws in another way, the checks here say what is
+right.
+"""
+
+import json
 
 from common import Skip, number
 
@@ -8,29 +14,36 @@ try:
 except ImportError:
     np = None  # which the scripts ask for, and say
 
-PATTERN = (200_001, 200_002, 200_003)
-STEPS, DRAFTS, EARLY, LATE = 64, 5, 10, 30
-FACTOR = 0x9E3779B97F4A7C15
-MASK64 = (1 << 64) - 1
+DRAFTS = 5
 
 
-def random(row):
-    return np.random.default_rng(sum(row.numbers))
+def folder(row):
+    if not row.folder.is_dir():
+        raise Skip("its inputs are not there: `spec-bench inputs` writes them")
+    return row.folder
 
 
-def needs_text(row):
-    if row.kind.startswith("text"):
-        raise Skip("the tokens of that text are the library's to make")
+def load(row, name):
+    """An argument; None if the row's call has none of this name."""
+    path = folder(row) / f"{name}.npy"
+    return np.load(path) if path.exists() else None
+
+
+def expected(row, name):
+    """A result of the library on the CPU, which the bench has checked."""
+    return np.load(folder(row) / "expected" / f"{name}.npy")
+
+
+def moved(row):
+    """The bytes that any implementation must read and write."""
+    return json.loads((folder(row) / "row.json").read_text())["bytes"]
 
 
 class Router:
     """A row of `topk_router`: DeepSeek-V3's routing but for what its name says. Logits and
-    bias are f32; rows of bf16 round the logits themselves."""
-
-    MAX = 3
+    bias are f32."""
 
     def __init__(self, row):
-        rng = random(row)
         words = row.kind.split(", ")
         self.usual = len(words) == 1
         self.tokens, self.experts, self.groups, self.kept, self.topk = row.numbers[0], 256, 8, 4, 8
@@ -42,14 +55,10 @@ class Router:
             elif word.startswith("top "):
                 self.topk = int(word.split()[1])
         self.root = "sqrt_softplus" in words
-        shape = (self.tokens, self.experts)
-        self.x = (rng.random(shape, dtype=np.float32) * 8 - 4).astype(np.float32)
-        self.bias = (rng.random(self.experts, dtype=np.float32) * 0.2 - 0.1).astype(np.float32)
-        self.replicas = None
-        if "replicas" in words:
-            self.places = self.experts + -(-self.experts // 8)
-            self.replicas = rng.integers(0, self.places, (self.experts, self.MAX), dtype=np.int32)
-            self.counts = rng.integers(1, self.MAX, self.experts, dtype=np.int32, endpoint=True)
+        self.x, self.bias = load(row, "x"), load(row, "bias")
+        self.replicas, self.counts = load(row, "replicas"), load(row, "replica_counts")
+        if self.replicas is not None:
+            self.places = len(load(row, "load"))
 
     def scores(self, x):
         """In f64: scores, those that are chosen by, and those of groups."""
@@ -111,15 +120,9 @@ class Router:
 
 def deduplicate(row):
     """Candidates `[batch, steps * k]`, i32."""
-    needs_text(row)
     if row.kind.endswith("inverse"):
         raise Skip("no other library has places of indices")
-    rng = random(row)
-    batch, steps, k = row.numbers
-    if row.kind.startswith("below "):
-        return rng.integers(0, number(row.kind[6:]), (batch, steps * k), dtype=np.int32)
-    low, high = np.iinfo(np.int32).min, np.iinfo(np.int32).max
-    return rng.integers(low, high, (batch, steps * k), dtype=np.int32, endpoint=True)
+    return load(row, "indices").reshape(row.numbers[0], -1)
 
 
 def check_deduplicate(values, unique):
@@ -130,25 +133,12 @@ def check_deduplicate(values, unique):
 
 
 class Slots:
-    """A row of `hot_slots`: ascending wanted positions, slots in random order, and ages."""
-
-    STEP, POSITIONS, OLDEST = 100_000, 1 << 17, 100
+    """A row of `hot_slots`: ascending wanted positions, slots in random order, and when they were
+    last used."""
 
     def __init__(self, row):
-        rng = random(row)
-        batch, words = row.numbers[0], row.kind.split(" ")
-        m, h = number(words[0]), number(words[2])
-        misses = m if row.kind.endswith("all misses") else -(-m * float(words[4]) // 100)
-        hits = min(int(m - misses), h)
-        self.wanted = np.empty((batch, m), np.int32)
-        self.resident, self.used = (np.empty((batch, h), np.int32) for _ in range(2))
-        for r in range(batch):
-            entries = rng.permutation(max(self.POSITIONS, h + m)).astype(np.int32)
-            self.wanted[r] = np.sort(entries[h - hits : h - hits + m])
-            order = rng.permutation(h)
-            self.resident[r] = entries[order]
-            ages = rng.integers(0, self.OLDEST, h)
-            self.used[r] = self.STEP - 1 - np.where(order >= h - hits, 0, ages)
+        self.wanted, self.resident, self.used = (load(row, n) for n in ("wanted", "resident", "used"))
+        self.step = int(load(row, "step")[0])
 
     def check(self, slots, positions, fetch_slots, fetches, resident, used):
         for r, wanted in enumerate(self.wanted):
@@ -157,8 +147,8 @@ class Slots:
             free = np.flatnonzero(~held)
             oldest = free[np.argsort(self.used[r][free], kind="stable")][: len(misses)]
             taken = np.sort(oldest)
-            after, when = self.resident[r].copy(), np.where(held, self.STEP, self.used[r])
-            after[taken], when[taken] = misses, self.STEP
+            after, when = self.resident[r].copy(), np.where(held, self.step, self.used[r])
+            after[taken], when[taken] = misses, self.step
             n = len(misses)
             assert fetches[r] == n and (positions[r, :n] == misses).all()
             assert (fetch_slots[r, :n] == taken).all() and (positions[r, n:] == -1).all()
@@ -168,19 +158,8 @@ class Slots:
 
 
 def experts(row):
-    """A router's picks `[tokens, k]`, i32, of experts that are all alike or of which
-    each next is half as popular; and how many there are."""
-    rng = random(row)
-    words = row.kind.split(" ")
-    count, k = int(words[0]), int(words[3].rstrip(","))
-    shape = (row.numbers[0], k)
-    if row.kind.endswith("skewed"):
-        # No token twice to one expert: k in a row from a popular one on.
-        first = np.minimum(rng.geometric(0.5, shape[0]) - 1, count - 1)
-        picks = (first[:, None] + np.arange(k)) % count
-    else:
-        picks = rng.random((shape[0], count)).argpartition(k, axis=1)[:, :k]
-    return picks.astype(np.int32), count
+    """A router's picks `[tokens, k]`, i32, and how many experts there are."""
+    return load(row, "topk_ids"), int(row.kind.split(" ")[0])
 
 
 def check_experts(picks, count, block, order, padded):
@@ -207,27 +186,18 @@ def check_runs(picks, count, block, sorted_ids, padded):
 class Trees:
     """Trees of drafts, and what the target chose at each node."""
 
-    VOCAB = 128_256
-
     def __init__(self, row):
-        rng = random(row)
-        self.batch = row.numbers[0]
-        words = row.kind.split(" ")
-        self.nodes, chain = int(words[-1]), words[0] == "chains"
-        node = np.arange(self.nodes)
-        self.parents = node - 1 if chain else np.where(node > 0, (node - 1) // 2, -1)
-        self.steps = self.nodes - 1 if chain else self.nodes.bit_length() - 1
-        shape = (self.batch, self.nodes)
-        self.draft = rng.integers(0, self.VOCAB, shape)
-        # The last child of each node, which the target follows but for one in eight.
+        self.draft = load(row, "draft_tokens")
+        self.target = load(row, "target_tokens").astype(np.int64)
+        self.batch, self.nodes = self.draft.shape
+        self.steps = expected(row, "tokens").shape[1] - 1
+        # Every request has the same tree; a chain needs no links.
         self.children = np.full((self.nodes, 2), -1)
-        for child in node[1:]:
-            parent = self.parents[child]
-            self.children[parent, 1 if self.children[parent, 0] >= 0 else 0] = child
-        last = self.children.max(1)
-        followed = (last >= 0) & (rng.random(shape) >= 0.125)
-        other = rng.integers(0, self.VOCAB, shape)
-        self.target = np.where(followed, self.draft[:, last], other)
+        if (first := load(row, "first_child")) is None:
+            self.children[:-1, 0] = np.arange(1, self.nodes)
+        else:
+            self.children[:, 0] = first[0]
+            self.children[:, 1] = np.where(first[0] < 0, -1, load(row, "next_sibling")[0][first[0]])
         self.bytes = row.memory
 
     def answer(self):
@@ -255,19 +225,15 @@ class DraftTrees:
     WIDTH = 64
 
     def __init__(self, row):
-        rng = random(row)
-        self.batch = row.numbers[0]
+        self.tokens, self.shares = load(row, "candidates"), load(row, "shares")
+        self.batch, self.candidates = self.tokens.shape
         words = row.kind.split(" ")
         self.chain, self.drafts = words[0] == "chains", int(words[2])
-        self.candidates = self.drafts if self.chain else int(words[4])
-        self.budget = self.batch * self.drafts // 2
+        self.budget = int(load(row, "budget")[0])
         self.rows = self.budget + self.batch
-        shape = (self.batch, self.candidates)
-        self.tokens = rng.integers(0, Trees.VOCAB, shape)
-        self.shares = (1 - rng.random(shape) * rng.random(shape)).astype(np.float32)
-        at = np.arange(self.candidates)
-        above = at // self.WIDTH * self.WIDTH - self.WIDTH + rng.integers(0, self.WIDTH, shape)
-        self.parents = np.broadcast_to(at, shape) if self.chain else np.maximum(above + 1, 0)
+        self.parents = load(row, "parents")
+        if self.chain:
+            self.parents = np.broadcast_to(np.arange(self.candidates), self.tokens.shape)
         self.bytes = row.memory
 
     def survivals(self):
@@ -291,12 +257,7 @@ def scores(row):
     """Scores `[rows, columns]`, f32."""
     if any(word in row.kind for word in ("top ", "blocks", "forced", "candidates")):
         raise Skip("the calls of other libraries choose 2048 single scores")
-    columns = number(row.kind.split(" ")[0])
-    shape = (row.numbers[0], columns)
-    if row.kind.endswith("all equal"):
-        return np.full(shape, 0.5, np.float32)
-    values = random(row).standard_normal(shape, dtype=np.float32)
-    return np.maximum(values - 2.5, 0) if row.kind.endswith("mostly zeros") else values
+    return load(row, "scores")
 
 
 def check_scores(values, k, indices):
@@ -308,19 +269,8 @@ def check_scores(values, k, indices):
 
 
 def logits(row):
-    """Logits `[rows, vocabulary]`, f32, as the bench has them in kind."""
-    shape = tuple(row.numbers)
-    if "equal" in row.kind:
-        return np.full(shape, 1.5, np.float32)
-    rng = random(row)
-    values = rng.standard_normal(shape, dtype=np.float32)
-    if "ties" in row.kind:
-        values[rng.random(shape) < 0.78] = 9.0
-    elif "peak" in row.kind:
-        values[:, shape[1] // 3] = 60.0
-    else:
-        values *= 2.5
-    return values
+    """Logits `[rows, vocabulary]`, f32."""
+    return load(row, "logits")
 
 
 def check_tokens(values, tokens, kept):
@@ -349,30 +299,14 @@ class Rejection:
         if "half greedy" in requests:
             raise Skip("a batch of two kinds of requests is two calls of these")
         self.vocab = int(vocab)
-        rng = random(row)
-        tokens = self.batch * self.drafts
-        scale = np.float32(2 / self.vocab)
-        self.target, self.draft = (
-            rng.random((tokens, self.vocab), dtype=np.float32) * scale for _ in range(2)
-        )
-        rejected = rng.integers(0, self.drafts, self.batch)
-        if "all accepted" in requests:
-            rejected[:] = self.drafts
-        self.ids = np.empty(tokens, np.int32)
-        for token in range(tokens):
-            position, turn = token % self.drafts, rejected[token // self.drafts]
-            while True:
-                v = rng.integers(0, self.vocab)
-                p, q = self.target[token, v], self.draft[token, v]
-                if position > turn or (position < turn and p > q) or (position == turn and p < 0.8 * q):
-                    break
-            self.ids[token] = v
-        self.bonus = rng.integers(0, self.vocab, self.batch, dtype=np.int32)
-        self.uniform = (0.9 + 0.1 * rng.random(tokens)).astype(np.float32)
-        self.rejected = rejected
-        # Both distributions of the rejected token, or an entry of each for all.
-        rows = int((rejected < self.drafts).sum())
-        self.bytes = max(2 * rows * self.vocab * 4, 2 * tokens * 4)
+        self.target, self.draft = load(row, "target_probs"), load(row, "draft_probs")
+        self.ids, self.bonus = load(row, "draft_token_ids"), load(row, "bonus_token_ids")
+        self.rejected = expected(row, "accepted_counts")
+        # Without samples of its own, a row accepts every draft, as the sample 0 does.
+        self.uniform = load(row, "uniform_samples")
+        if self.uniform is None:
+            self.uniform = np.zeros(len(self.ids), np.float32)
+        self.bytes = moved(row)
 
     def check(self, output):
         output = np.asarray(output)
@@ -395,60 +329,36 @@ class Rejection:
 
 
 class Ngram:
-    """Requests that have generated tokens, and where their last three occurred."""
+    """Requests that have generated tokens, and what followed where their last tokens occurred."""
 
     def __init__(self, row):
-        needs_text(row)
         if "encodes" in row.kind or "budget" in row.kind:
             raise Skip("no budget is shared there")
-        self.batch, length = row.numbers
         self.cold = row.kind.endswith(", cold")
-        found = row.kind.removesuffix(", cold")
-        half = found == "high generated"
-        self.prompt, self.steps = (length // 2, length // 2) if half else (length, STEPS)
-        cols = self.prompt + self.steps + DRAFTS + 2
-        rng = random(row)
-        tokens = rng.integers(0, 100_000, (self.batch, self.prompt + self.steps + 1))
-        generated = tokens[:, self.prompt :]
-        generated[:, self.steps - 2 :] = PATTERN
-        at = None
-        if found == "low":
-            tokens[:, EARLY : EARLY + 3], at = PATTERN, EARLY
-        elif found == "high prompt":
-            at = self.prompt - LATE
-            tokens[:, at : at + 3] = PATTERN
-        elif half:
-            at = self.prompt + self.steps - LATE
-            tokens[:, at : at + 3] = PATTERN
-        self.all = np.zeros((self.batch, cols), np.int64)
-        self.all[:, : tokens.shape[1]] = tokens
-        self.input_ids = np.ascontiguousarray(tokens[:, : self.prompt])
-        self.step = np.full(self.batch, self.steps, np.int64)
-        self.expected = np.full((self.batch, DRAFTS), -1, np.int64)
-        if at is not None:
-            self.expected = tokens[:, at + 3 : at + 3 + DRAFTS]
-        read = self.prompt + self.steps if at is None else at + 3
-        self.bytes = self.batch * read * 8
+        self.all, self.input_ids = load(row, "token_ids_all"), load(row, "input_ids")
+        self.step = load(row, "step_idx")
+        self.batch, self.prompt = self.input_ids.shape
+        self.counts = expected(row, "seq_lens_this_time") - 1
+        self.expected = expected(row, "draft_tokens")[:, 1 : DRAFTS + 1]
+        self.bytes = moved(row)
 
     def check(self, drafts, counts):
-        assert (np.asarray(drafts) == self.expected).all(), "other drafts"
-        wanted = DRAFTS if self.expected[0, 0] >= 0 else 0
-        assert (np.asarray(counts) == wanted).all(), "other counts"
-        return "the pattern that was put there, every draft"
+        there = np.arange(DRAFTS) < self.counts[:, None]
+        assert (np.asarray(counts) == self.counts).all(), "other counts"
+        assert (np.where(there, drafts, -1) == np.where(there, self.expected, -1)).all(), "other drafts"
+        return "the library on the CPU, every draft"
 
 
 class Lookup(Ngram):
     """The same requests as one text each."""
 
     def __init__(self, row):
-        self.last = row.kind.endswith(", last occurrence")
-        row.kind = row.kind.removesuffix(", last occurrence")
-        super().__init__(row)
-        self.lengths = self.step + self.prompt + 1
-        if self.last:
-            end = self.prompt + self.steps
-            at = end - self.bytes // self.batch // 8 + 3 if self.expected[0, 0] >= 0 else 0
-            self.bytes = self.batch * (end - at) * 8
+        self.last = ", last occurrence" in row.kind
+        self.cold = ", cold" in row.kind
+        self.all, self.lengths = load(row, "tokens"), load(row, "lengths")
+        self.batch = len(self.all)
+        self.counts, self.expected = expected(row, "counts"), expected(row, "drafts")
+        self.bytes = moved(row)
 
 
 # The decode tail of `spec-bench`: rows of each request, tokens of each text, half of them the
@@ -458,18 +368,15 @@ STRONG = (1.5, 0.25, 0.5)
 
 
 class Tail:
-    """A row of `decode_tail`: requests with a text and a chain of three drafts each."""
+    """A row of `decode_tail`: requests with a text and a chain of drafts each."""
 
     def __init__(self, row):
-        rng = random(row)
         self.batch, self.vocab = row.numbers[0], int(row.kind.rpartition(" ")[2])
-        shape = (self.batch * NODES, self.vocab)
-        self.logits = rng.standard_normal(shape, dtype=np.float32) * np.float32(3)
+        self.logits = load(row, "logits")
         # The last column takes what is not appended.
         self.text = np.zeros((self.batch, TEXT + NODES + 1), np.int64)
-        self.text[:, :TEXT] = rng.integers(0, self.vocab, (self.batch, TEXT))
-        self.draft_tokens = rng.integers(0, self.vocab, (self.batch, NODES))
-        self.draft_tokens[:, -1] = -1
+        self.text[:, :TEXT] = load(row, "tokens")[:, :TEXT]
+        self.draft_tokens = load(row, "draft_tokens").astype(np.int64).reshape(self.batch, NODES)
 
     def check_penalties(self, logits):
         """The first request's logits under strong penalties."""
@@ -505,58 +412,19 @@ class Tail:
 
 
 class Keys:
-    """The sets of `unique`: ranks, scrambled. `xp` is numpy, or computes as it
-    does (cupy)."""
+    """A row of `unique`. `xp` is numpy, or loads as it does (cupy)."""
 
     def __init__(self, row, xp=None):
-        self.n = row.numbers[0]
-        self.set = row.kind.split(",")[0]
+        self.row, self.xp = row, xp or np
         self.inverse = row.kind.endswith(", inverse")
-        known = self.set.endswith("bits") or self.set in ("zipf", "sorted", "constant")
-        if not known:
-            raise Skip("that set is the library's to make")
-        self.bits = int(self.set.split()[0]) if self.set.endswith("bits") else 64
-        self.xp = xp or np
-        self.mask = MASK64 >> (64 - self.bits)
-        ranks = self.n if self.set == "zipf" else self.n - self.n // 8
-        ranks = 1 if self.set == "constant" else ranks
-        self.ranks = min(ranks, 1 << self.bits if self.bits < 64 else MASK64)
-
-    def drawn(self):
-        """The rank of each key, as u64."""
-        xp = self.xp
-        i = xp.arange(self.n, dtype=xp.uint64)
-        if self.set == "zipf":
-            uniform = xp.asarray(np.random.default_rng(self.n).random(self.n))
-            ranks = xp.exp(uniform * np.log(self.ranks + 1.0))
-            return ranks.astype(xp.uint64).clip(1, self.ranks) - xp.uint64(1)
-        if self.set == "sorted":
-            # i * ranks fits 64 bits for the rows that there are.
-            return i * xp.uint64(self.ranks) // xp.uint64(self.n)
-        return i % xp.uint64(self.ranks)
-
-    def keys_of(self, ranks):
-        xp = self.xp
-        if self.set == "sorted":
-            return ranks * xp.uint64(max(self.mask // self.ranks, 1))
-        mask, shift = xp.uint64(self.mask), xp.uint64((self.bits + 1) // 2)
-        x = (ranks + xp.uint64(1)) * xp.uint64(FACTOR) & mask
-        x = (x ^ (x >> shift)) * xp.uint64(FACTOR) & mask
-        return x ^ (x >> shift)
+        self.bytes = moved(row)
 
     def keys(self):
-        return self.keys_of(self.drawn())
+        return self.xp.asarray(load(self.row, "keys"))
 
     def distinct(self):
         """The distinct keys, ascending."""
-        xp = self.xp
-        if self.set == "zipf":
-            there = xp.zeros(self.ranks, bool)
-            there[self.drawn().astype(xp.int64)] = True
-            ranks = xp.nonzero(there)[0].astype(xp.uint64)
-        else:
-            ranks = xp.arange(self.ranks, dtype=xp.uint64)
-        return xp.sort(self.keys_of(ranks))
+        return self.xp.asarray(expected(self.row, "unique"))
 
     def check(self, unique):
         want = self.distinct()

@@ -174,7 +174,7 @@ class Torch:
         wanted, resident, used = self.on_gpu(given.wanted, given.resident, given.used)
         (batch, m), h = wanted.shape, resident.shape[1]
         ranks = torch.arange(m, device="cuda")
-        step = torch.full_like(used[:, :1], given.STEP)
+        step = torch.full_like(used[:, :1], given.step)
         none = torch.full((batch, m + 1), -1, dtype=torch.int32, device="cuda")
 
         def call(_):
@@ -443,10 +443,8 @@ class Torch:
         return self.timed(call), check, given.bytes
 
     def topk_router_then_moe_align(self, row):
-        torch, tokens = self.torch, row.numbers[0]
-        rng = inputs.random(row)
-        values = (rng.random((tokens, 256)) * 8 - 4).astype("float32")
-        x, bias = self.on_gpu(values, (rng.random(256) * 0.2 - 0.1).astype("float32"))
+        torch = self.torch
+        x, bias = self.on_gpu(inputs.load(row, "x"), inputs.load(row, "bias"))
 
         def call(_):
             scores = torch.sigmoid(x)
@@ -470,9 +468,8 @@ class Torch:
 
     def indexer_topk_then_deduplicate_topk(self, row):
         torch, batch = self.torch, row.numbers[0]
-        words = row.kind.split(" ")
-        steps, columns = int(words[0]), inputs.number(words[3].rstrip(","))
-        values = inputs.random(row).standard_normal((batch * steps, columns), dtype="float32")
+        steps = int(row.kind.split(" ")[0])
+        values = inputs.load(row, "scores")
         (x,) = self.on_gpu(values)
         n = steps * 2048
 
@@ -583,30 +580,34 @@ class Torch:
         torch = self.torch
         given = inputs.Keys(row)
         inverse = given.inverse
-        # PyTorch has no arithmetic on u64: the same bits as i64, in their order.
-        # Large sets are made here, since moving them takes longer.
-        uniform = given.set.endswith("bits")
-        if uniform:
-            ranks = torch.arange(given.n, device="cuda") % given.ranks
-            keys = scrambled(ranks, given.bits)
-            del ranks
-        else:
-            (keys,) = self.on_gpu(given.keys().view("int64"))
+        keys, check_keys = keys_of(torch, given)
 
         def check():
-            if uniform:
-                want = scrambled(torch.arange(given.ranks, device="cuda"), given.bits)
-            else:
-                (want,) = self.on_gpu(given.distinct().view("int64"))
             made = self.gpu.last[1]
-            want, got = want.sort().values, made[0] if inverse else made
-            assert len(got) == len(want), f"{len(got)} keys, expected {len(want)}"
-            assert bool((got == want).all()), "other keys"
+            got = made[0] if inverse else made
+            said = check_keys(got)
             assert not inverse or bool((got[made[1]] == keys).all()), "places of other keys"
-            return "the keys that were made, every element"
+            return said
 
-        size = 8 * (given.n + given.ranks + given.n * inverse)
-        return self.timed(lambda _: torch.unique(keys, return_inverse=inverse), capture=False), check, size
+        call = lambda _: torch.unique(keys, return_inverse=inverse)
+        return self.timed(call, capture=False), check, given.bytes
+
+
+def keys_of(torch, given):
+    """The keys of a row of `unique` on the GPU, and a function that checks their distinct keys.
+    PyTorch has no arithmetic on u64: the keys are the same bits as i64, in whose order keys from 2^63
+    on come first. The check takes either order."""
+    on_gpu = lambda keys: torch.from_numpy(keys.view("int64")).cuda()
+
+    def check(got):
+        want = on_gpu(given.distinct()).sort().values
+        assert len(got) == len(want), f"{len(got)} keys, expected {len(want)}"
+        # From the order of u64 to that of i64.
+        ordered = torch.roll(got, int((got < 0).sum())) if got[0] >= 0 else got
+        assert bool((ordered == want).all()), "other keys"
+        return "the keys that were made, every element"
+
+    return on_gpu(given.keys()), check
 
 
 def aligned(torch, ids, count, block):
@@ -626,14 +627,6 @@ def aligned(torch, ids, count, block):
     starts = torch.arange(0, capacity, block, device=ids.device)
     experts = torch.searchsorted(ends, starts, right=True).int()
     return order, ends[-1], sorted_ids, experts
-
-
-def scrambled(ranks, bits):
-    """`inputs.Keys.keys_of` in the bits of i64, which wrap as those of u64 do."""
-    signed = lambda value: value - (1 << 64) if value >= 1 << 63 else value
-    mask, factor, half = signed((1 << bits) - 1), signed(inputs.FACTOR), (bits + 1) // 2
-    fold = lambda x: x ^ ((x >> half) & ((1 << (64 - half)) - 1))
-    return fold(fold((ranks + 1) * factor & mask) * factor & mask)
 
 
 def peer(options):

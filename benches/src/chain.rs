@@ -9,6 +9,7 @@ pub(crate) use decode_tail::DecodeTail;
 
 use std::cell::OnceCell;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,10 +21,11 @@ use spec::ops::{
 };
 use spec::stream::Kind;
 use spec::{
-    Buffer, DType, Descriptor, Device, Handle, Result, Stream, TensorDesc, Timed, Timing, timing,
+    Buffer, DType, Device, Handle, Ready, Result, Stream, TensorDesc, Timed, Timing, timing,
 };
-use spec_conformance::Failure;
+use spec_conformance::{Failure, Tensor};
 
+use crate::files;
 use crate::inputs::{random, seed};
 use crate::shape::{Fields, ShapeError, words_of};
 use crate::work::{DEPENDENT, Effort, Implementation, Inputs, OnDevice};
@@ -55,6 +57,8 @@ pub(crate) trait Chain: Sized + 'static {
     fn reset(&mut self) -> Result<()> {
         Ok(())
     }
+    /// The inputs, by name.
+    fn inputs(&self) -> Result<Vec<(&'static str, Tensor)>>;
     /// What the last operators wrote, all of it.
     fn results(&self) -> Result<Vec<Vec<i32>>>;
 }
@@ -90,6 +94,12 @@ impl<C: Chain> Inputs for Shaped<C> {
         let handle = handle.clone();
         let expected = OnceCell::new();
         Ok(Box::new(Uploaded { chain, shape: self.0, handle, parts, dependent: false, expected }))
+    }
+
+    fn save(&self, folder: &Path) -> Result<(), String> {
+        let chain = Handle::cpu().and_then(|cpu| C::upload(&self.0, &cpu)?.inputs());
+        let inputs = chain.map_err(|error| error.to_string())?;
+        inputs.iter().try_for_each(|(name, tensor)| files::write(folder, name, tensor))
     }
 }
 
@@ -199,21 +209,6 @@ impl<C: Chain> OnDevice for Uploaded<C> {
     }
 }
 
-/// A descriptor and its workspace.
-struct Ready<O: spec::Operator>(Descriptor<O>, Buffer<u8>);
-
-impl<O: spec::Portable> Ready<O> {
-    fn new(handle: &Handle, operator: &O, tensors: &O::Tensors) -> Result<Self> {
-        let descriptor = handle.create(operator, tensors)?;
-        let workspace = descriptor.workspace(handle)?;
-        Ok(Ready(descriptor, workspace))
-    }
-
-    fn call(&mut self, buffers: O::Buffers<'_>, stream: Stream<'_>) -> Result<()> {
-        self.0.call_on(&mut self.1, buffers, stream)
-    }
-}
-
 // ---- topk_router, moe_align ---------------------------------------------------
 
 const EXPERTS: usize = 256;
@@ -296,7 +291,7 @@ impl Chain for RouteAlign {
         if part == 0 {
             let buffers = topk_router::Buffers::new(&self.x, &mut self.weights, &mut self.experts)
                 .bias(&self.bias);
-            return self.route.call(buffers, stream);
+            return self.route.call_on(buffers, stream);
         }
         let buffers = moe_align::Buffers::new(moe_align::Required {
             topk_ids: (&self.experts).into(),
@@ -307,7 +302,13 @@ impl Chain for RouteAlign {
             num_padded: (&mut self.num_padded).into(),
         })
         .inverse(&mut self.inverse);
-        self.align.call(buffers, stream)
+        self.align.call_on(buffers, stream)
+    }
+
+    fn inputs(&self) -> Result<Vec<(&'static str, Tensor)>> {
+        let (x, bias) = (self.x.to_vec()?, self.bias.to_vec()?);
+        let rows = x.len() / EXPERTS;
+        Ok(vec![("x", Tensor::matrix(x, rows, EXPERTS)), ("bias", Tensor::vector(bias))])
     }
 
     fn results(&self) -> Result<Vec<Vec<i32>>> {
@@ -392,10 +393,16 @@ impl Chain for SelectDeduplicate {
     fn call(&mut self, part: usize, stream: Stream<'static>) -> Result<()> {
         if part == 0 {
             let buffers = indexer_topk::Buffers::new(&self.scores, &mut self.indices);
-            return self.select.call(buffers, stream);
+            return self.select.call_on(buffers, stream);
         }
         let buffers = deduplicate_topk::Buffers::new(&self.indices, &mut self.unique);
-        self.deduplicate.call(buffers, stream)
+        self.deduplicate.call_on(buffers, stream)
+    }
+
+    fn inputs(&self) -> Result<Vec<(&'static str, Tensor)>> {
+        let (scores, rows) = (self.scores.to_vec()?, self.indices.len() / K);
+        let cols = scores.len() / rows;
+        Ok(vec![("scores", Tensor::matrix(scores, rows, cols))])
     }
 
     fn results(&self) -> Result<Vec<Vec<i32>>> {

@@ -8,7 +8,8 @@
 //! against a plain loop or against an answer that is known from how the inputs
 //! were made.
 //!
-//! [`run`] times and checks rows on devices, and returns a [`report::Report`].
+//! [`run`] times and checks rows on devices, and returns a [`report::Report`]. [`Row::save`]
+//! writes inputs and expected results to files: other libraries are timed on them.
 //!
 //! ```
 //! use spec_bench::Effort;
@@ -28,6 +29,7 @@
 
 pub mod baselines;
 mod chain;
+mod files;
 mod inputs;
 mod machine;
 mod ops;
@@ -38,6 +40,7 @@ mod shape;
 mod tests;
 mod work;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use baselines::Designs;
@@ -104,6 +107,20 @@ impl Row {
     /// A sentence, if the inputs are made of a text that does not load.
     pub fn inputs(&self) -> Result<Box<dyn Inputs>, String> {
         (self.inputs)()
+    }
+
+    /// Writes the inputs to `FOLDER/OPERATOR/SHAPE`, for the scripts under `benches/peers/`.
+    ///
+    /// # Errors
+    /// As [`inputs`](Self::inputs) and [`Inputs::save`].
+    pub fn save(&self, folder: &Path) -> Result<(), String> {
+        let folder = folder.join(self.operator).join(&self.shape);
+        let failed = |error| format!("{}: {error}", folder.display());
+        std::fs::create_dir_all(&folder).map_err(failed)?;
+        let inputs = self.inputs()?;
+        inputs.save(&folder)?;
+        let about = serde_json::json!({ "bytes": inputs.bytes() });
+        std::fs::write(folder.join("row.json"), about.to_string()).map_err(failed)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests that wrong results are found, and that the tables of rows are consistent.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::work::{Effort, Implementation, Inputs, OnDevice, Uploaded, Work};
@@ -174,6 +175,10 @@ impl Inputs for Wrong {
 
     fn upload<'i>(&'i self, _handle: &Handle) -> Result<Box<dyn OnDevice + 'i>> {
         Ok(Box::new(Wrong))
+    }
+
+    fn save(&self, _folder: &Path) -> std::result::Result<(), String> {
+        Ok(())
     }
 }
 

@@ -1,9 +1,11 @@
 //! The inputs and the expected results of one shape, on the host and on a device.
 
 use std::cell::OnceCell;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::baselines::{Design, Designs};
+use crate::files;
 
 use spec::cpu::Cpu;
 use spec::cuda::Cuda;
@@ -165,6 +167,13 @@ pub trait Inputs {
     /// # Errors
     /// Status 1 if the device's memory is too small.
     fn upload<'i>(&'i self, handle: &Handle) -> Result<Box<dyn OnDevice + 'i>>;
+
+    /// Writes each input to a folder as `NAME.npy`, and the results of a single operator, made on
+    /// the CPU and checked, as `expected/NAME.npy`.
+    ///
+    /// # Errors
+    /// A sentence, if a file cannot be written or the results are wrong.
+    fn save(&self, folder: &Path) -> Result<(), String>;
 }
 
 /// Inputs on a device, and the implementations that can be called with them.
@@ -211,9 +220,33 @@ impl<O: Subject + Designs + Portable> Inputs for Work<O> {
     fn upload<'i>(&'i self, handle: &Handle) -> Result<Box<dyn OnDevice + 'i>> {
         Ok(Box::new(Uploaded::new(self, handle)?))
     }
+
+    fn save(&self, folder: &Path) -> Result<(), String> {
+        for argument in self.case.arguments.iter().filter(|argument| argument.role != Role::Output)
+        {
+            files::write(folder, argument.name, &argument.tensor)?;
+        }
+        let expected = folder.join("expected");
+        std::fs::create_dir_all(&expected).map_err(|error| error.to_string())?;
+        for result in self.results().map_err(|failure| failure.to_string())? {
+            files::write(&expected, result.name, &result.tensor)?;
+        }
+        Ok(())
+    }
 }
 
 impl<O: Subject + Designs + Portable> Work<O> {
+    /// The results of this library on the CPU, which are checked.
+    fn results(&self) -> Result<Vec<Argument>, Failure> {
+        let failed = |error: Error| Failure::error("the CPU", &error);
+        let cpu = Handle::cpu().map_err(failed)?;
+        let mut uploaded = Uploaded::new(self, &cpu).map_err(failed)?;
+        uploaded.select(0).map_err(failed)?;
+        uploaded.call(Stream::default()).map_err(failed)?;
+        uploaded.check()?;
+        uploaded.results(0)
+    }
+
     /// The results of the plain loop for these inputs.
     fn plain(&self) -> Result<&[Argument], Failure> {
         if let Some(plain) = self.plain.get() {

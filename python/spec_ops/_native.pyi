@@ -23,7 +23,6 @@ class Operator:
         outputs: Callable[..., Mapping[str, tuple[tuple[int, ...], str]]],
         result: Callable[[tuple[Any, ...]], Any],
     ) -> Operator: ...
-    def plan(self, *inputs: Any, out: Any = None, **named: Any) -> Plan: ...
     @property
     def name(self) -> str: ...
 
@@ -37,6 +36,9 @@ def call(of: tuple[Any, ...], out: Any, *inputs: Any) -> Any:
 class Plan:
     """An operator made for arrays of certain shapes and types on a device."""
 
+    def __new__(
+        cls, operator: Operator, /, *inputs: Any, out: Any = None, **named: Any
+    ) -> Plan: ...
     def __call__(self, *inputs: Any, out: Any = None, **named: Any) -> Any:
         """Enqueues the operator on arrays as planned; the results, or those of `out`."""
 

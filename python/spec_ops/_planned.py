@@ -54,7 +54,7 @@ class Planned:
         outputs = self.contract.outputs
         wanted = [True if one.optional and named.pop(one.name, False) else None for one in outputs]
         out = functions.asked(() if out is None else out, wanted)
-        return self._native.plan(*arrays, out=out, **named)
+        return Plan(self._native, *arrays, out=out, **named)
 
 
 def _planned(contract: Contract) -> type[Planned]:

@@ -8,13 +8,12 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use spec::{DType, Device, TensorDesc};
 
-use crate::arguments::{Arguments, Outputs, Wanted, by_name};
+use crate::arguments::{Arguments, Outputs, Wanted};
 use crate::call::MAX_ARGUMENTS;
 use crate::contract::Contract;
 use crate::error;
 use crate::library::Fresh;
 use crate::options::MAKERS;
-use crate::plan::Plan;
 use crate::prepared::{Descs, Prepared, Shared};
 use crate::workspace::Keeps;
 
@@ -235,22 +234,6 @@ impl Operator {
         let operator = make(&values).map_err(|error| error::raise(py, &error))?;
         let (contract, known) = (Contract::new(operator, listed.extents()), Mutex::default());
         Ok(Operator { contract, options: options.unbind(), result, known })
-    }
-
-    /// A plan for calls with arrays like these: required ones by position or name, others by
-    /// name.
-    #[pyo3(signature = (*inputs, out=None, **named))]
-    fn plan<'py>(
-        slf: &Bound<'py, Self>,
-        inputs: &Bound<'py, PyTuple>,
-        out: Option<&Bound<'py, PyAny>>,
-        named: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Plan> {
-        let contract = &slf.get().contract;
-        let mut call = Arguments::new(slf.py(), contract);
-        call.read(by_name(contract, inputs, named)?, out)?;
-        let key = Key::of(&call)?;
-        Plan::new(slf, key)
     }
 
     /// The operator's name.

@@ -26,7 +26,7 @@ pub struct Plan {
 
 impl Plan {
     /// A plan of an operator for these arrays.
-    pub(crate) fn new(operator: &Bound<'_, Operator>, key: Key) -> PyResult<Self> {
+    fn of(operator: &Bound<'_, Operator>, key: Key) -> PyResult<Self> {
         let prepared = operator.get().prepare(operator.py(), &key)?;
         Ok(Plan { operator: operator.clone().unbind(), key, prepared })
     }
@@ -96,13 +96,29 @@ pub(crate) fn restore(
             (false, Some(_)) => key.inputs[i] = Some(desc.ok_or_else(broken)?),
         }
     }
-    Plan::new(operator, key)
+    Plan::of(operator, key)
 }
 
 #[pymethods]
 impl Plan {
-    /// Enqueues the operator. Arrays as `Operator.plan` takes them, those that the plan was made
-    /// without left out or None.
+    /// A plan of an operator for calls with arrays like these: required arrays by position or
+    /// name, others by name.
+    #[new]
+    #[pyo3(signature = (operator, /, *inputs, out=None, **named))]
+    fn new<'py>(
+        operator: &Bound<'py, Operator>,
+        inputs: &Bound<'py, PyTuple>,
+        out: Option<&Bound<'py, PyAny>>,
+        named: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Self> {
+        let contract = operator.get().contract();
+        let mut call = Arguments::new(operator.py(), contract);
+        call.read(by_name(contract, inputs, named)?, out)?;
+        Plan::of(operator, Key::of(&call)?)
+    }
+
+    /// Enqueues the operator. Arrays are given as when the plan was made; an array that the plan was
+    /// made without is left out or None.
     #[pyo3(signature = (*inputs, out=None, **named))]
     fn __call__<'py>(
         &self,

@@ -22,8 +22,7 @@ use spec_core::ops::append_tokens::{AT_LENGTH, RUNNING, STOPPED};
 use spec_core::ops::{AdjustLogits, AppendTokens, PromptLookup, SampleLogits, TreeVerify};
 use spec_core::ops::{adjust_logits, append_tokens, prompt_lookup, sample_logits, tree_verify};
 use spec_core::{
-    Backend, Buffer, DType, Descriptor, Element, Operator, Result, Stream, Supports, TensorDesc,
-    ViewMut,
+    Backend, Buffer, DType, Descriptor, Element, Ready, Result, Stream, TensorDesc, ViewMut,
 };
 
 #[path = "chains.rs"]
@@ -171,28 +170,6 @@ pub struct Outcome {
     pub tokens: usize,
     /// The flags that all calls raised.
     pub flags: u32,
-}
-
-/// A descriptor with its workspace.
-struct Ready<O: Operator> {
-    descriptor: Descriptor<O>,
-    workspace: Buffer<u8>,
-}
-
-impl<O: Operator> Ready<O> {
-    fn new<B: Supports<O> + ?Sized>(
-        backend: &B,
-        operator: &O,
-        tensors: &O::Tensors,
-    ) -> Result<Self> {
-        let descriptor = Descriptor::create(backend, operator, tensors)?;
-        let workspace = descriptor.workspace(backend)?;
-        Ok(Ready { descriptor, workspace })
-    }
-
-    fn enqueue(&mut self, buffers: O::Buffers<'_>, stream: Stream<'_>) -> Result<()> {
-        self.descriptor.call_on(&mut self.workspace, buffers, stream)
-    }
 }
 
 /// The parameters of a batch's requests, in a device's memory.
@@ -493,7 +470,7 @@ impl DecodeTail for Tail {
             .min_tokens(&sampling.min_tokens)
             .stop_tokens(&sampling.stop_tokens)
             .no_repeat_ngram(&sampling.no_repeat_ngram);
-        self.adjust.enqueue(adjusted, stream())?;
+        self.adjust.call_on(adjusted, stream())?;
 
         let chosen = sample_logits::Buffers::new(
             &self.logits,
@@ -503,7 +480,7 @@ impl DecodeTail for Tail {
             &mut self.target_tokens,
         );
         let chosen = chosen.requests(&self.requests).flags(&mut texts.flags);
-        self.sample.enqueue(chosen, stream())?;
+        self.sample.call_on(chosen, stream())?;
 
         let followed = tree_verify::Buffers::new(tree_verify::Required {
             draft_tokens: (&self.draft_tokens).into(),
@@ -512,7 +489,7 @@ impl DecodeTail for Tail {
             nodes: (&mut self.path).into(),
             num_tokens: (&mut self.num_tokens).into(),
         });
-        self.verify.enqueue(followed.flags(&mut texts.flags), stream())?;
+        self.verify.call_on(followed.flags(&mut texts.flags), stream())?;
 
         let longer = append_tokens::Buffers::new(append_tokens::Required {
             tokens: (&mut texts.tokens).into(),
@@ -526,7 +503,7 @@ impl DecodeTail for Tail {
             .max_lengths(&sampling.max_lengths)
             .finished(&mut texts.finished)
             .flags(&mut texts.flags);
-        self.append.enqueue(longer, stream())?;
+        self.append.call_on(longer, stream())?;
 
         let (_, behind_the_root) = self.draft_tokens.view_mut().split_at(1);
         let drafted = prompt_lookup::Buffers::new(
@@ -535,7 +512,7 @@ impl DecodeTail for Tail {
             behind_the_root,
             &mut self.draft_counts,
         );
-        self.lookup.enqueue(drafted.flags(&mut texts.flags), stream())
+        self.lookup.call_on(drafted.flags(&mut texts.flags), stream())
     }
 
     /// The first step has no drafts.

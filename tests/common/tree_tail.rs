@@ -17,11 +17,9 @@ use spec_core::ops::{
     AdjustLogits, AppendTokens, DraftTree, SampleLogits, SuffixLookup, TreeVerify, adjust_logits,
     append_tokens, draft_tree, sample_logits, suffix_lookup, tree_verify,
 };
-use spec_core::{Buffer, DType, Result, Stream, TensorDesc};
+use spec_core::{Buffer, DType, Ready, Result, Stream, TensorDesc};
 
-use super::{
-    DecodeTail, NONE, Ready, Request, STOPS, Sampling, Texts, VOCAB, adjusted, logits, upload,
-};
+use super::{DecodeTail, NONE, Request, STOPS, Sampling, Texts, VOCAB, adjusted, logits, upload};
 
 /// What `draft_tree` says of each packed row.
 struct PackedRows {
@@ -176,7 +174,7 @@ impl TreeTail {
             &mut self.counts,
         );
         let found = found.parents(&mut self.parents).shares(&mut self.shares);
-        self.lookup.enqueue(found.flags(&mut texts.flags), stream())?;
+        self.lookup.call_on(found.flags(&mut texts.flags), stream())?;
         let (_, behind_the_root) = self.draft_tokens.view_mut().split_at(1);
         let packed = &mut self.packed;
         let drafted =
@@ -197,7 +195,7 @@ impl TreeTail {
                 .row_tokens(&mut packed.tokens)
                 .row_positions(&mut packed.positions)
                 .flags(&mut texts.flags);
-        self.tree.enqueue(drafted, stream())
+        self.tree.call_on(drafted, stream())
     }
 }
 
@@ -220,7 +218,7 @@ impl DecodeTail for TreeTail {
             .min_tokens(&sampling.min_tokens)
             .stop_tokens(&sampling.stop_tokens)
             .no_repeat_ngram(&sampling.no_repeat_ngram);
-        self.adjust.enqueue(adjusted, stream())?;
+        self.adjust.call_on(adjusted, stream())?;
         let chosen = sample_logits::Buffers::new(
             &packed.logits,
             &packed.positions,
@@ -229,7 +227,7 @@ impl DecodeTail for TreeTail {
             &mut packed.chosen,
         );
         let chosen = chosen.requests(&packed.requests).flags(&mut texts.flags);
-        self.sample.enqueue(chosen, stream())?;
+        self.sample.call_on(chosen, stream())?;
         let followed = tree_verify::Buffers::new(tree_verify::Required {
             draft_tokens: (&self.draft_tokens).into(),
             target_tokens: (&packed.chosen).into(),
@@ -241,7 +239,7 @@ impl DecodeTail for TreeTail {
             .first_child(&self.first_child)
             .next_sibling(&self.next_sibling)
             .row_offsets(&packed.offsets);
-        self.verify.enqueue(followed.flags(&mut texts.flags), stream())?;
+        self.verify.call_on(followed.flags(&mut texts.flags), stream())?;
         let longer = append_tokens::Buffers::new(append_tokens::Required {
             tokens: (&mut texts.tokens).into(),
             lengths: (&mut texts.lengths).into(),
@@ -255,7 +253,7 @@ impl DecodeTail for TreeTail {
             .finished(&mut texts.finished)
             .last_tokens(&mut self.last_tokens)
             .flags(&mut texts.flags);
-        self.append.enqueue(longer, stream())?;
+        self.append.call_on(longer, stream())?;
         self.enqueue_drafts(&stream)
     }
 

@@ -161,21 +161,21 @@ fn structs(text: &mut String, operator: &Description, abi: &str) -> Result<()> {
     let options = places(Line::Option, operator.options.iter().map(|o| o.name).collect())?;
     let arguments = places(Line::Argument, operator.arguments.iter().map(|a| a.name).collect())?;
 
-    open(text, name, "params", "The parameters of");
+    open(text, name, "params", &format!("The parameters of {name}."));
     for option in options.into_iter().map(|place| &operator.options[place]) {
         comment(text, 4, &meaning(option));
         _ = writeln!(text, "    {} {};", c_type(option.kind), option.name);
     }
     close(text, name, "params");
-    open(text, name, "tensors", "Descriptors of the arguments of");
+    open(text, name, "tensors", &format!("Descriptors of the arguments of {name}."));
     for argument in arguments.iter().map(|&place| &operator.arguments[place]) {
         comment(text, 4, &format!("{}\n{}", facts(argument), argument.doc));
         _ = writeln!(text, "    spec_tensor {};", argument.name);
     }
     close(text, name, "tensors");
-    open(text, name, "buffers", "The arguments of");
+    let memory = format!("The memory of the tensors that spec_{name}_tensors describes.");
+    open(text, name, "buffers", &memory);
     for argument in arguments.iter().map(|&place| &operator.arguments[place]) {
-        comment(text, 4, &facts(argument));
         let constant = if argument.is_written() { "" } else { "const " };
         _ = writeln!(text, "    {constant}void *{};", argument.name);
     }
@@ -206,9 +206,9 @@ fn structs(text: &mut String, operator: &Description, abi: &str) -> Result<()> {
     Ok(())
 }
 
-fn open(text: &mut String, name: &str, suffix: &str, what: &str) {
+fn open(text: &mut String, name: &str, suffix: &str, about: &str) {
     text.push('\n');
-    comment(text, 0, &format!("{what} {name}."));
+    comment(text, 0, about);
     text.push_str("typedef struct {\n");
     comment(text, 4, &format!("sizeof(spec_{name}_{suffix})."));
     text.push_str("    size_t size;\n");

@@ -6,10 +6,12 @@ use spec::ops::{
     AdjustLogits, AppendTokens, PromptLookup, SampleLogits, TreeVerify, adjust_logits,
     append_tokens, prompt_lookup, sample_logits, tree_verify,
 };
-use spec::{Buffer, DType, Handle, Result, Stream, TensorDesc};
+use spec::{Buffer, DType, Handle, Ready, Result, Stream, TensorDesc};
 
+use spec_conformance::Tensor;
+
+use super::Chain;
 use super::chains::Chains;
-use super::{Chain, Ready};
 use crate::Goal;
 use crate::inputs::{random, seed};
 use crate::shape::{Fields, ShapeError};
@@ -190,7 +192,7 @@ impl Chain for DecodeTail {
                 .repetition(repetition)
                 .frequency(frequency)
                 .presence(presence);
-                self.adjust.call(buffers, stream)
+                self.adjust.call_on(buffers, stream)
             }
             1 => {
                 let buffers = sample_logits::Buffers::new(
@@ -201,7 +203,7 @@ impl Chain for DecodeTail {
                     &mut self.target_tokens,
                 )
                 .requests(&self.request_of);
-                self.sample.call(buffers, stream)
+                self.sample.call_on(buffers, stream)
             }
             2 => {
                 let buffers = tree_verify::Buffers::new(tree_verify::Required {
@@ -211,7 +213,7 @@ impl Chain for DecodeTail {
                     nodes: (&mut self.path).into(),
                     num_tokens: (&mut self.num_tokens).into(),
                 });
-                self.verify.call(buffers, stream)
+                self.verify.call_on(buffers, stream)
             }
             3 => {
                 let buffers = append_tokens::Buffers::new(append_tokens::Required {
@@ -222,7 +224,7 @@ impl Chain for DecodeTail {
                     appended: (&mut self.appended).into(),
                 })
                 .last_tokens(&mut self.last_tokens);
-                self.append.call(buffers, stream)
+                self.append.call_on(buffers, stream)
             }
             _ => {
                 let (_, behind_the_root) = self.draft_tokens.view_mut().split_at(1);
@@ -232,9 +234,20 @@ impl Chain for DecodeTail {
                     behind_the_root,
                     &mut self.draft_counts,
                 );
-                self.lookup.call(buffers, stream)
+                self.lookup.call_on(buffers, stream)
             }
         }
+    }
+
+    fn inputs(&self) -> Result<Vec<(&'static str, Tensor)>> {
+        let (requests, rows) = (self.requests, self.requests * NODES);
+        let (logits, tokens) = (self.logits.to_vec()?, self.tokens.to_vec()?);
+        let vocab = logits.len() / rows;
+        Ok(vec![
+            ("logits", Tensor::matrix(logits, rows, vocab)),
+            ("tokens", Tensor::matrix(tokens, requests, CAPACITY)),
+            ("draft_tokens", Tensor::matrix(self.draft_tokens.to_vec()?, requests, NODES)),
+        ])
     }
 
     fn reset(&mut self) -> Result<()> {

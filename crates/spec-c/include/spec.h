@@ -878,56 +878,23 @@ typedef struct {
 } spec_topk_router_tensors;
 
 /**
- * The arguments of topk_router.
+ * The memory of the tensors that spec_topk_router_tensors describes.
  */
 typedef struct {
     /**
      * sizeof(spec_topk_router_buffers).
      */
     size_t size;
-    /**
-     * `[tokens, experts]`, f32 or f16 or bf16: read.
-     */
     const void *x;
-    /**
-     * `[experts]`, f32 or f16 or bf16: read, optional.
-     */
     const void *bias;
-    /**
-     * `[1]`, i32: read, optional.
-     */
     const void *num_tokens;
-    /**
-     * `[experts, max_replicas]`, i32: read, optional.
-     */
     const void *replicas;
-    /**
-     * `[experts]`, i32: read, optional.
-     */
     const void *replica_counts;
-    /**
-     * `[tokens, topk + shared_experts]`, f32 or f16 or bf16: written.
-     */
     void *weights;
-    /**
-     * `[tokens, topk + shared_experts]`, i32 or u32 or i64: written.
-     */
     void *indices;
-    /**
-     * `[physical_experts]`, i32: changed in place, optional.
-     */
     void *load;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     */
     void *flags;
-    /**
-     * `[tokens, topk]`, i32: read, optional.
-     */
     const void *chosen;
-    /**
-     * `[tokens, topk + shared_experts]`, i32: written, optional.
-     */
     void *logical;
 } spec_topk_router_buffers;
 
@@ -1056,28 +1023,16 @@ typedef struct {
 } spec_deduplicate_topk_tensors;
 
 /**
- * The arguments of deduplicate_topk.
+ * The memory of the tensors that spec_deduplicate_topk_tensors describes.
  */
 typedef struct {
     /**
      * sizeof(spec_deduplicate_topk_buffers).
      */
     size_t size;
-    /**
-     * `[batch * mtp_step, k]`, i32: read.
-     */
     const void *indices;
-    /**
-     * `[batch, mtp_step * k]`, i32: written.
-     */
     void *unique;
-    /**
-     * `[batch]`, i32: written, optional.
-     */
     void *counts;
-    /**
-     * `[batch * mtp_step, k]`, i32: written, optional.
-     */
     void *inverse;
 } spec_deduplicate_topk_buffers;
 
@@ -1271,72 +1226,27 @@ typedef struct {
 } spec_rejection_sample_tensors;
 
 /**
- * The arguments of rejection_sample.
+ * The memory of the tensors that spec_rejection_sample_tensors describes.
  */
 typedef struct {
     /**
      * sizeof(spec_rejection_sample_buffers).
      */
     size_t size;
-    /**
-     * `[tokens, vocab]`, f32 or f16 or bf16: read.
-     */
     const void *target_probs;
-    /**
-     * `[tokens, vocab]`, f32 or f16 or bf16: read, optional.
-     */
     const void *draft_probs;
-    /**
-     * `[tokens]`, i64 or i32 or u32: read.
-     */
     const void *draft_token_ids;
-    /**
-     * `[batch]`, i64 or i32 or u32: read.
-     */
     const void *bonus_token_ids;
-    /**
-     * `[batch + 1] or [batch]`, i64 or i32 or u32: read.
-     */
     const void *cu_num_draft;
-    /**
-     * `[tokens]`, f32: read, optional.
-     */
     const void *uniform_samples;
-    /**
-     * `[batch]`, u64: read, optional.
-     */
     const void *seeds;
-    /**
-     * `[batch]`, i64 or i32: read, optional.
-     */
     const void *positions;
-    /**
-     * `[batch]`, i32 or i8 or u8 or bool: read, optional.
-     */
     const void *greedy;
-    /**
-     * `[batch, max_spec_len + 1]`, i32 or i64 or u32: written.
-     */
     void *output_token_ids;
-    /**
-     * `[batch]`, i32: written.
-     */
     void *num_accepted;
-    /**
-     * `[batch]`, i32: written.
-     */
     void *accepted_counts;
-    /**
-     * `[batch]`, i32: written.
-     */
     void *recovered_counts;
-    /**
-     * `[batch]`, i32: written.
-     */
     void *bonus_counts;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     */
     void *flags;
 } spec_rejection_sample_buffers;
 
@@ -1607,132 +1517,42 @@ typedef struct {
 } spec_adjust_logits_tensors;
 
 /**
- * The arguments of adjust_logits.
+ * The memory of the tensors that spec_adjust_logits_tensors describes.
  */
 typedef struct {
     /**
      * sizeof(spec_adjust_logits_buffers).
      */
     size_t size;
-    /**
-     * `[rows, columns]`, f32 or f16 or bf16: changed in place.
-     */
     void *logits;
-    /**
-     * `[requests, max_len]`, i64 or i32: read.
-     */
     const void *tokens;
-    /**
-     * `[requests]`, i32 or i64: read.
-     */
     const void *prompt_lengths;
-    /**
-     * `[requests]`, i32 or i64: read.
-     */
     const void *lengths;
-    /**
-     * `[rows]`, i32: read, optional.
-     */
     const void *requests;
-    /**
-     * `[rows]`, i64 or i32: read, optional.
-     */
     const void *draft_tokens;
-    /**
-     * `[rows]`, i32: read, optional.
-     */
     const void *parents;
-    /**
-     * `[requests + 1]`, i32: read, optional.
-     */
     const void *bias_offsets;
-    /**
-     * `[biases]`, i32: read, optional.
-     */
     const void *bias_tokens;
-    /**
-     * `[biases]`, f32: read, optional.
-     */
     const void *bias_values;
-    /**
-     * `[requests]`, f32: read, optional.
-     */
     const void *repetition;
-    /**
-     * `[requests]`, f32: read, optional.
-     */
     const void *frequency;
-    /**
-     * `[requests]`, f32: read, optional.
-     */
     const void *presence;
-    /**
-     * `[requests]`, i32: read, optional.
-     */
     const void *min_tokens;
-    /**
-     * `[requests, stops]`, i32: read, optional.
-     */
     const void *stop_tokens;
-    /**
-     * `[requests + 1]`, i32: read, optional.
-     */
     const void *bad_offsets;
-    /**
-     * `[words + 1]`, i32: read, optional.
-     */
     const void *word_offsets;
-    /**
-     * `[word_tokens]`, i32: read, optional.
-     */
     const void *word_tokens;
-    /**
-     * `[requests]`, i32: read, optional.
-     */
     const void *no_repeat_ngram;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     */
     void *flags;
-    /**
-     * `[requests]`, f32: read, optional.
-     */
     const void *dry_multiplier;
-    /**
-     * `[requests]`, f32: read, optional.
-     */
     const void *dry_base;
-    /**
-     * `[requests]`, i32: read, optional.
-     */
     const void *dry_allowed_length;
-    /**
-     * `[requests]`, i32: read, optional.
-     */
     const void *dry_range;
-    /**
-     * `[breakers]`, i32: read, optional.
-     */
     const void *dry_breakers;
-    /**
-     * `[requests]`, i32: read, optional.
-     */
     const void *think_budget;
-    /**
-     * `[start_tokens]`, i32: read, optional.
-     */
     const void *think_start;
-    /**
-     * `[end_tokens]`, i32: read, optional.
-     */
     const void *think_end;
-    /**
-     * `[forced_tokens]`, i32: read, optional.
-     */
     const void *think_forced;
-    /**
-     * `[rows]`, i32: written, optional.
-     */
     void *forced;
 } spec_adjust_logits_buffers;
 
@@ -1996,112 +1816,37 @@ typedef struct {
 } spec_sample_logits_tensors;
 
 /**
- * The arguments of sample_logits.
+ * The memory of the tensors that spec_sample_logits_tensors describes.
  */
 typedef struct {
     /**
      * sizeof(spec_sample_logits_buffers).
      */
     size_t size;
-    /**
-     * `[rows, vocab]`, f32 or f16 or bf16: read.
-     */
     const void *logits;
-    /**
-     * `[rows]`, i64 or i32: read.
-     */
     const void *positions;
-    /**
-     * `[requests]`, f32: read.
-     */
     const void *temperature;
-    /**
-     * `[requests]`, u64: read.
-     */
     const void *seeds;
-    /**
-     * `[requests]`, i32: read, optional.
-     */
     const void *top_k;
-    /**
-     * `[requests]`, f32: read, optional.
-     */
     const void *top_p;
-    /**
-     * `[requests]`, f32: read, optional.
-     */
     const void *min_p;
-    /**
-     * `[rows]`, i32 or u32 or i64: read, optional.
-     */
     const void *requests;
-    /**
-     * `[rows, words]`, i32: read, optional.
-     */
     const void *mask;
-    /**
-     * `[rows] or [rows, n]`, i32 or u32 or i64: written.
-     */
     void *tokens;
-    /**
-     * `[rows, vocab]`, f32: written, optional.
-     */
     void *probs;
-    /**
-     * `[rows] or [rows, n]`, f32: written, optional.
-     */
     void *logprobs;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     */
     void *flags;
-    /**
-     * `[rows] or [rows, n]`, f32: written, optional.
-     */
     void *processed_logprobs;
-    /**
-     * `[rows] or [rows, n]`, i32: written, optional.
-     */
     void *ranks;
-    /**
-     * `[rows, top]`, i32: written, optional.
-     */
     void *top_tokens;
-    /**
-     * `[rows, top]`, f32: written, optional.
-     */
     void *top_logprobs;
-    /**
-     * `[rows]`, u32: written, optional.
-     */
     void *row_flags;
-    /**
-     * `[vocab] or [rows, vocab]`, i32 or i64: read, optional.
-     */
     const void *token_ids;
-    /**
-     * `[rows]`, f32: read, optional.
-     */
     const void *maxima;
-    /**
-     * `[rows]`, i32: read, optional.
-     */
     const void *forced;
-    /**
-     * `[rows]`, i64 or u64: written, optional.
-     */
     void *winners;
-    /**
-     * `[rows, kept]`, i32: written, optional.
-     */
     void *kept_tokens;
-    /**
-     * `[rows]`, i32: written, optional.
-     */
     void *kept_counts;
-    /**
-     * `[rows]`, f32: written, optional.
-     */
     void *largest;
 } spec_sample_logits_buffers;
 
@@ -2286,60 +2031,24 @@ typedef struct {
 } spec_ngram_match_tensors;
 
 /**
- * The arguments of ngram_match.
+ * The memory of the tensors that spec_ngram_match_tensors describes.
  */
 typedef struct {
     /**
      * sizeof(spec_ngram_match_buffers).
      */
     size_t size;
-    /**
-     * `[batch, max_prompt_len]`, i64 or i32 or u32: read.
-     */
     const void *input_ids;
-    /**
-     * `[batch] or [batch, 1]`, i64 or i32: read.
-     */
     const void *input_ids_len;
-    /**
-     * `[batch, max_model_len]`, i64 or i32 or u32: read.
-     */
     const void *token_ids_all;
-    /**
-     * `[batch] or [batch, 1]`, i64 or i32: read.
-     */
     const void *prompt_lens;
-    /**
-     * `[batch] or [batch, 1]`, i64 or i32: read.
-     */
     const void *step_idx;
-    /**
-     * `[batch] or [batch, 1]`, i32: read.
-     */
     const void *draft_token_num;
-    /**
-     * `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
-     */
     void *draft_tokens;
-    /**
-     * `[batch] or [batch, 1]`, i32: changed in place.
-     */
     void *seq_lens_this_time;
-    /**
-     * `[batch] or [batch, 1]`, i32: read.
-     */
     const void *seq_lens_encoder;
-    /**
-     * `[batch] or [batch, 1]`, i32: read.
-     */
     const void *seq_lens_decoder;
-    /**
-     * `[batch] or [batch, 1]`, i64 or i32: read.
-     */
     const void *max_dec_len;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     */
     void *flags;
 } spec_ngram_match_buffers;
 
@@ -2503,48 +2212,21 @@ typedef struct {
 } spec_hybrid_mtp_ngram_tensors;
 
 /**
- * The arguments of hybrid_mtp_ngram.
+ * The memory of the tensors that spec_hybrid_mtp_ngram_tensors describes.
  */
 typedef struct {
     /**
      * sizeof(spec_hybrid_mtp_ngram_buffers).
      */
     size_t size;
-    /**
-     * `[batch, max_prompt_len]`, i64 or i32 or u32: read.
-     */
     const void *input_ids;
-    /**
-     * `[batch] or [batch, 1]`, i64 or i32: read.
-     */
     const void *input_ids_len;
-    /**
-     * `[batch, max_model_len]`, i64 or i32 or u32: read.
-     */
     const void *pre_ids;
-    /**
-     * `[batch] or [batch, 1]`, i64 or i32: read.
-     */
     const void *step_idx;
-    /**
-     * `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
-     */
     void *draft_tokens;
-    /**
-     * `[batch] or [batch, 1]`, i32: changed in place.
-     */
     void *seq_lens_this_time;
-    /**
-     * `[batch] or [batch, 1]`, i32: read.
-     */
     const void *seq_lens_decoder;
-    /**
-     * `[batch] or [batch, 1]`, i64 or i32: read.
-     */
     const void *max_dec_len;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     */
     void *flags;
 } spec_hybrid_mtp_ngram_buffers;
 
@@ -2699,40 +2381,19 @@ typedef struct {
 } spec_prompt_lookup_tensors;
 
 /**
- * The arguments of prompt_lookup.
+ * The memory of the tensors that spec_prompt_lookup_tensors describes.
  */
 typedef struct {
     /**
      * sizeof(spec_prompt_lookup_buffers).
      */
     size_t size;
-    /**
-     * `[slots, max_len]`, i64 or i32 or u32: read.
-     */
     const void *tokens;
-    /**
-     * `[slots] or [slots, 1]`, i32 or i64: read.
-     */
     const void *lengths;
-    /**
-     * `[batch, max_draft]`, i64 or i32 or u32: written.
-     */
     void *drafts;
-    /**
-     * `[batch] or [batch, 1]`, i32: written.
-     */
     void *counts;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     */
     void *flags;
-    /**
-     * `[batch]`, i32 or u32 or i64: read, optional.
-     */
     const void *requests;
-    /**
-     * `[batch]`, i32: read, optional.
-     */
     const void *max_drafts;
 } spec_prompt_lookup_buffers;
 
@@ -2933,68 +2594,26 @@ typedef struct {
 } spec_suffix_lookup_tensors;
 
 /**
- * The arguments of suffix_lookup.
+ * The memory of the tensors that spec_suffix_lookup_tensors describes.
  */
 typedef struct {
     /**
      * sizeof(spec_suffix_lookup_buffers).
      */
     size_t size;
-    /**
-     * `[slots, max_len]`, i64 or i32 or u32: read.
-     */
     const void *tokens;
-    /**
-     * `[slots] or [slots, 1]`, i32 or i64: read.
-     */
     const void *lengths;
-    /**
-     * `[m]`, i64 or i32 or u32: read, optional.
-     */
     const void *corpus;
-    /**
-     * `[1]`, i32 or i64: read, optional.
-     */
     const void *corpus_length;
-    /**
-     * `[batch, n]`, i64 or i32 or u32: written.
-     */
     void *drafts;
-    /**
-     * `[batch] or [batch, 1]`, i32: written.
-     */
     void *counts;
-    /**
-     * `[batch, n]`, i32: written, optional.
-     */
     void *parents;
-    /**
-     * `[batch, n + 1]`, i32: written, optional.
-     */
     void *first_child;
-    /**
-     * `[batch, n + 1]`, i32: written, optional.
-     */
     void *next_sibling;
-    /**
-     * `[batch, n]`, f32: written, optional.
-     */
     void *shares;
-    /**
-     * `[batch]`, i32: written, optional.
-     */
     void *match_lengths;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     */
     void *flags;
-    /**
-     * `[batch]`, i32 or u32 or i64: read, optional.
-     */
     const void *requests;
-    /**
-     * `[batch]`, i32: read, optional.
-     */
     const void *max_drafts;
 } spec_suffix_lookup_buffers;
 
@@ -3237,112 +2856,37 @@ typedef struct {
 } spec_draft_tree_tensors;
 
 /**
- * The arguments of draft_tree.
+ * The memory of the tensors that spec_draft_tree_tensors describes.
  */
 typedef struct {
     /**
      * sizeof(spec_draft_tree_buffers).
      */
     size_t size;
-    /**
-     * `[batch, c]`, i64 or i32 or u32: read.
-     */
     const void *candidates;
-    /**
-     * `[batch, c]`, i32 or i64: read, optional.
-     */
     const void *parents;
-    /**
-     * `[batch, c]`, f32: read, optional.
-     */
     const void *shares;
-    /**
-     * `[batch] or [batch, 1]`, i32 or i64: read, optional.
-     */
     const void *counts;
-    /**
-     * `[batch]`, f32: read, optional.
-     */
     const void *trust;
-    /**
-     * `[batch]`, i32: read, optional.
-     */
     const void *finished;
-    /**
-     * `[1]`, i32: read, optional.
-     */
     const void *budget;
-    /**
-     * `[batch]`, i64 or i32 or u32: read, optional.
-     */
     const void *roots;
-    /**
-     * `[batch] or [batch, 1]`, i32 or i64: read, optional.
-     */
     const void *starts;
-    /**
-     * `[batch, n]`, i64 or i32 or u32: written.
-     */
     void *drafts;
-    /**
-     * `[batch]`, i32: written.
-     */
     void *num_drafts;
-    /**
-     * `[batch, n]`, i32: written, optional.
-     */
     void *picked;
-    /**
-     * `[batch, n]`, i32: written, optional.
-     */
     void *draft_parents;
-    /**
-     * `[batch, n + 1]`, i32: written, optional.
-     */
     void *first_child;
-    /**
-     * `[batch, n + 1]`, i32: written, optional.
-     */
     void *next_sibling;
-    /**
-     * `[batch, n + 1]`, i32: written, optional.
-     */
     void *depths;
-    /**
-     * `[batch, n + 1, ceil((n + 1) / 32)]`, i32: written, optional.
-     */
     void *masks;
-    /**
-     * `[batch, n]`, f32: written, optional.
-     */
     void *survivals;
-    /**
-     * `[batch + 1]`, i32: written, optional.
-     */
     void *row_offsets;
-    /**
-     * `[cap]`, i32: written, optional.
-     */
     void *rows;
-    /**
-     * `[cap]`, i32: written, optional.
-     */
     void *row_requests;
-    /**
-     * `[cap]`, i32: written, optional.
-     */
     void *row_parents;
-    /**
-     * `[cap]`, i64 or i32 or u32: written, optional.
-     */
     void *row_tokens;
-    /**
-     * `[cap]`, i32 or i64: written, optional.
-     */
     void *row_positions;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     */
     void *flags;
 } spec_draft_tree_buffers;
 
@@ -3500,48 +3044,21 @@ typedef struct {
 } spec_tree_verify_tensors;
 
 /**
- * The arguments of tree_verify.
+ * The memory of the tensors that spec_tree_verify_tensors describes.
  */
 typedef struct {
     /**
      * sizeof(spec_tree_verify_buffers).
      */
     size_t size;
-    /**
-     * `[batch, nodes] or [rows]`, i64 or i32 or u32: read.
-     */
     const void *draft_tokens;
-    /**
-     * `[batch, nodes] or [rows]`, i32 or u32 or i64: read.
-     */
     const void *target_tokens;
-    /**
-     * `[batch, nodes]`, i64 or i32 or u32: read, optional.
-     */
     const void *first_child;
-    /**
-     * `[batch, nodes]`, i64 or i32 or u32: read, optional.
-     */
     const void *next_sibling;
-    /**
-     * `[batch, max_depth + 1]`, i32 or u32 or i64: written.
-     */
     void *tokens;
-    /**
-     * `[batch, max_depth + 1]`, i32 or u32 or i64: written.
-     */
     void *nodes;
-    /**
-     * `[batch]`, i32: written.
-     */
     void *num_tokens;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     */
     void *flags;
-    /**
-     * `[batch + 1]`, i32 or i64: read, optional.
-     */
     const void *row_offsets;
 } spec_tree_verify_buffers;
 
@@ -3682,52 +3199,22 @@ typedef struct {
 } spec_append_tokens_tensors;
 
 /**
- * The arguments of append_tokens.
+ * The memory of the tensors that spec_append_tokens_tensors describes.
  */
 typedef struct {
     /**
      * sizeof(spec_append_tokens_buffers).
      */
     size_t size;
-    /**
-     * `[batch, max_len]`, i64 or i32 or u32: changed in place.
-     */
     void *tokens;
-    /**
-     * `[batch] or [batch, 1]`, i32 or i64: changed in place.
-     */
     void *lengths;
-    /**
-     * `[batch, n]`, i32 or u32 or i64: read.
-     */
     const void *new_tokens;
-    /**
-     * `[batch] or [batch, 1]`, i32 or i64: read.
-     */
     const void *new_counts;
-    /**
-     * `[batch, stops]`, i32 or u32 or i64: read, optional.
-     */
     const void *stop_tokens;
-    /**
-     * `[batch] or [batch, 1]`, i32 or i64: read, optional.
-     */
     const void *max_lengths;
-    /**
-     * `[batch]`, i32: changed in place, optional.
-     */
     void *finished;
-    /**
-     * `[batch]`, i32: written.
-     */
     void *appended;
-    /**
-     * `[batch]`, i64 or i32 or u32: written, optional.
-     */
     void *last_tokens;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     */
     void *flags;
 } spec_append_tokens_buffers;
 
@@ -3896,60 +3383,24 @@ typedef struct {
 } spec_moe_align_tensors;
 
 /**
- * The arguments of moe_align.
+ * The memory of the tensors that spec_moe_align_tensors describes.
  */
 typedef struct {
     /**
      * sizeof(spec_moe_align_buffers).
      */
     size_t size;
-    /**
-     * `[tokens, k]`, i32 or u32 or i64: read.
-     */
     const void *topk_ids;
-    /**
-     * `[experts]`, i32: read, optional.
-     */
     const void *expert_map;
-    /**
-     * `[capacity]`, i32 or u32: written.
-     */
     void *sorted_ids;
-    /**
-     * `[capacity / block_size]`, i32: written.
-     */
     void *block_experts;
-    /**
-     * `[local_experts]`, i32: written.
-     */
     void *counts;
-    /**
-     * `[local_experts + 1]`, i32: written.
-     */
     void *offsets;
-    /**
-     * `[1]`, i32: written.
-     */
     void *num_padded;
-    /**
-     * `[tokens * k]`, i32: written, optional.
-     */
     void *inverse;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     */
     void *flags;
-    /**
-     * `[capacity]`, i32: written, optional.
-     */
     void *sorted_tokens;
-    /**
-     * `[capacity / block_size]`, i32: written, optional.
-     */
     void *block_limits;
-    /**
-     * `[1]`, i32: written, optional.
-     */
     void *num_blocks;
 } spec_moe_align_buffers;
 
@@ -4128,52 +3579,22 @@ typedef struct {
 } spec_indexer_topk_tensors;
 
 /**
- * The arguments of indexer_topk.
+ * The memory of the tensors that spec_indexer_topk_tensors describes.
  */
 typedef struct {
     /**
      * sizeof(spec_indexer_topk_buffers).
      */
     size_t size;
-    /**
-     * `[rows, cols]`, f32 or f16 or bf16: read.
-     */
     const void *scores;
-    /**
-     * `[rows]`, i32 or i64: read, optional.
-     */
     const void *lengths;
-    /**
-     * `[rows]`, i32 or i64: read, optional.
-     */
     const void *starts;
-    /**
-     * `[rows, k]`, i32 or u32 or i64: written.
-     */
     void *indices;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     */
     void *flags;
-    /**
-     * `[rows, k]`, f32: written, optional.
-     */
     void *values;
-    /**
-     * `[tables, blocks]`, i32: read, optional.
-     */
     const void *block_table;
-    /**
-     * `[rows]`, i32: read, optional.
-     */
     const void *requests;
-    /**
-     * `[rows, k]`, i32: written, optional.
-     */
     void *slots;
-    /**
-     * `[rows, c]`, i32: read, optional.
-     */
     const void *candidates;
 } spec_indexer_topk_buffers;
 
@@ -4357,68 +3778,26 @@ typedef struct {
 } spec_hot_slots_tensors;
 
 /**
- * The arguments of hot_slots.
+ * The memory of the tensors that spec_hot_slots_tensors describes.
  */
 typedef struct {
     /**
      * sizeof(spec_hot_slots_buffers).
      */
     size_t size;
-    /**
-     * `[batch, m]`, i32: read.
-     */
     const void *wanted;
-    /**
-     * `[batch]`, i32: read, optional.
-     */
     const void *requests;
-    /**
-     * `[tables, h]`, i32: changed in place.
-     */
     void *resident;
-    /**
-     * `[tables, h]`, i32: changed in place.
-     */
     void *used;
-    /**
-     * `[1] or [batch]`, i32 or i64: read.
-     */
     const void *step;
-    /**
-     * `[batch]`, i32: read, optional.
-     */
     const void *reset;
-    /**
-     * `[batch]`, i32 or i64: read, optional.
-     */
     const void *tail_starts;
-    /**
-     * `[tables, blocks]`, i32: read, optional.
-     */
     const void *block_table;
-    /**
-     * `[tables, page_count]`, i32: read, optional.
-     */
     const void *pages;
-    /**
-     * `[batch, m]`, i32: written.
-     */
     void *slots;
-    /**
-     * `[batch, m]`, i32: written.
-     */
     void *fetch_positions;
-    /**
-     * `[batch, m]`, i32: written.
-     */
     void *fetch_slots;
-    /**
-     * `[batch]`, i32: written.
-     */
     void *fetches;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     */
     void *flags;
 } spec_hot_slots_buffers;
 
@@ -4535,32 +3914,17 @@ typedef struct {
 } spec_unique_tensors;
 
 /**
- * The arguments of unique.
+ * The memory of the tensors that spec_unique_tensors describes.
  */
 typedef struct {
     /**
      * sizeof(spec_unique_buffers).
      */
     size_t size;
-    /**
-     * `[n]`, u64 or i64 or u32 or i32: read.
-     */
     const void *keys;
-    /**
-     * `[n]`, u64 or i64 or u32 or i32: written.
-     */
     void *unique;
-    /**
-     * `[1]`, u64: written.
-     */
     void *count;
-    /**
-     * `[n]`, u64: written, optional.
-     */
     void *counts;
-    /**
-     * `[n]`, i64 or i32: written, optional.
-     */
     void *inverse;
 } spec_unique_buffers;
 

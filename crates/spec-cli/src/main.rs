@@ -31,10 +31,9 @@ enum Command {
     Devices(devices::Options),
     /// Decode speculatively from a text, with operators of this library
     ///
-    /// The target and the draft model are counts of the prompt's own tokens
-    /// (an interpolated trigram and a bigram): a stand-in for LLMs, so that
-    /// what is shown is the work of the operators, not the quality of a text.
-    /// A run of either takes a time that --model-ms and --draft-model-ms say.
+    /// The model is counts of the prompt's own tokens (an interpolated trigram):
+    /// a stand-in for an LLM, so that what is shown is the work of the operators,
+    /// not the quality of a text. --model-ms says how long a run of the model takes.
     /// The same text is decoded without drafts too: the output says how many
     /// runs and how much time drafting saved.
     Decode(decode::Options),

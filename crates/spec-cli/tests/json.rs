@@ -14,7 +14,7 @@ fn holds(arguments: &[&str], by_name: &[&str]) {
 
 #[test]
 fn every_field_is_documented() {
-    let operators = ["hybrid_mtp_ngram", "sample_logits", "tree_verify"];
+    let operators = ["suffix_lookup", "sample_logits", "tree_verify"];
     holds(&["devices"], &[]);
     holds(&["decode", "--tokens", "5", "--device", "cpu"], &operators);
     holds(&["verify", "--cases", "1", "--device", "cpu"], &[]);

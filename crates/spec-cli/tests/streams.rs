@@ -61,7 +61,7 @@ fn a_text_does_not_steer_a_terminal() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("hostile.txt");
     std::fs::write(&path, format!("one two {HOSTILE} three\n").repeat(30)).unwrap();
-    let free = ["--model-ms", "0", "--draft-model-ms", "0"];
+    let free = ["--model-ms", "0"];
     let decode =
         ["decode", "--tokens", "90", "--device", "cpu", "--prompt", path.to_str().unwrap()];
     let text = is_harmless(&run(&[&decode[..], &free].concat()), "decode");

@@ -4,9 +4,7 @@ use crate::check::{Checker, Site};
 use crate::memory::{Locate, Memory, Staging};
 use crate::signature::Signature;
 use crate::stream::Kind;
-use crate::{
-    Address, Buffer, DType, Device, DeviceInfo, QueueId, Result, Route, Status, Stream, ViewMut,
-};
+use crate::{Address, DType, Device, DeviceInfo, QueueId, Result, Route, Status, Stream, ViewMut};
 
 /// An operator: its parameters, and the plan that follows from parameters and descriptors.
 ///
@@ -195,15 +193,6 @@ impl<O: Operator> Descriptor<O> {
     /// Bytes of workspace that [`call_on`](Self::call_on) needs; may be 0.
     pub fn workspace_size(&self) -> usize {
         self.kernel.workspace_size()
-    }
-
-    /// Allocates a workspace on the descriptor's device. Calls that use the same workspace must
-    /// not run at the same time.
-    ///
-    /// # Errors
-    /// Status 1 when there is not enough memory.
-    pub fn workspace<B: Backend + ?Sized>(&self, backend: &B) -> Result<Buffer<u8>> {
-        Buffer::allocate(backend, self.workspace_size())
     }
 
     /// The kernels that a call enqueues, with their launch shapes, as far as the host decides: what

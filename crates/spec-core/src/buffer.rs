@@ -2,7 +2,10 @@
 
 use std::marker::PhantomData;
 
-use crate::{Backend, Element, Error, ErrorKind, Memory, Result, Status, View, ViewMut, dtype};
+use crate::{
+    Backend, Descriptor, Element, Error, ErrorKind, Memory, Operator, Result, Status, View,
+    ViewMut, dtype,
+};
 
 /// Elements in a device's memory, owned.
 ///
@@ -13,6 +16,17 @@ pub struct Buffer<T: Element> {
     memory: Box<dyn Memory>,
     len: usize,
     element: PhantomData<T>,
+}
+
+impl<O: Operator> Descriptor<O> {
+    /// Allocates a workspace on the descriptor's device. Calls that use the same workspace must
+    /// not run at the same time.
+    ///
+    /// # Errors
+    /// Status 1 when there is not enough memory.
+    pub fn workspace<B: Backend + ?Sized>(&self, backend: &B) -> Result<Buffer<u8>> {
+        Buffer::allocate(backend, self.workspace_size())
+    }
 }
 
 impl<T: Element> Buffer<T> {

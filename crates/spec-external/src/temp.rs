@@ -13,6 +13,9 @@ const OWNER: &str = "owner";
 /// The folder of one run in the folder that the caller chose. It is removed with its content
 /// when this is dropped. The folders of processes that died are removed by the next
 /// run with the same parent folder, whether that run makes a folder or not.
+///
+/// The crate `tempfile` removes a folder when its owner is dropped, and does neither of the other
+/// two: remove the folder when a signal ends the process, and those of processes that were killed.
 pub(crate) struct TempFolder {
     /// Dropped before the guard, because removing the folder takes a file descriptor.
     _owner: File,

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use crate::Result;
 use crate::blocks::Blocks;
-use crate::llama::with_slice;
+use crate::slice::with_slice;
 
 /// The attention of `query` `[rows, heads * head_dim]` over `keys` and `values`
 /// `[places, kv_heads, head_dim]`: `[rows, heads * head_dim]`. Each row sees the first `start`

@@ -16,7 +16,7 @@ use candle_core::{Device, Tensor};
 use rayon::prelude::*;
 
 use crate::Result;
-use crate::llama::with_slice;
+use crate::slice::with_slice;
 
 /// Weights of a block.
 const LEN: usize = 32;

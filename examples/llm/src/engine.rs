@@ -10,10 +10,12 @@ use spec::ops::tree_verify::{Buffers, Links, Required, TreeVerify};
 use spec::{DType, Handle, Signature, TensorDesc};
 
 use crate::Result;
-use crate::drafting::{Draft, Drafter};
+use crate::draft::Draft;
+use crate::drafting::Drafter;
 use crate::lengths::{Allowance, Lengths, Trust};
 use crate::llama::Llama;
 use crate::sampling::{Sampler, Sampling};
+use crate::stopwatch::Stopwatch;
 
 /// After this many steps without drafts, a drafter whose drafts cost time is tried again.
 const TRY_AGAIN: usize = 16;
@@ -58,37 +60,6 @@ impl Decoded {
     /// Tokens per second after the prompt.
     pub fn speed(&self) -> f64 {
         self.tokens.len() as f64 / self.total.as_secs_f64()
-    }
-}
-
-/// Adds up the time of calls by name.
-#[derive(Default)]
-pub struct Stopwatch {
-    /// The name, the total time and the number of calls of each part.
-    pub laps: Vec<(&'static str, Duration, usize)>,
-}
-
-impl Stopwatch {
-    /// Runs `call` and adds its time to the part `name`.
-    ///
-    /// # Errors
-    /// The error of `call`.
-    pub fn measure<T, E>(
-        &mut self,
-        name: &'static str,
-        call: impl FnOnce() -> Result<T, E>,
-    ) -> Result<T, E> {
-        let started = Instant::now();
-        let result = call()?;
-        let time = started.elapsed();
-        match self.laps.iter_mut().find(|lap| lap.0 == name) {
-            Some(lap) => {
-                lap.1 += time;
-                lap.2 += 1;
-            }
-            None => self.laps.push((name, time, 1)),
-        }
-        Ok(result)
     }
 }
 

@@ -7,7 +7,7 @@
 //! accepted. So drafts of a text without repetition are not run, and copying is noticed
 //! without running drafts.
 
-use crate::drafting::Draft;
+use crate::draft::Draft;
 
 /// The weight of the newest observation in the moving average.
 const NEWEST: f64 = 0.125;

@@ -11,12 +11,15 @@ pub mod attention;
 pub mod bench;
 #[cfg(target_arch = "x86_64")]
 pub mod blocks;
+pub mod draft;
 pub mod drafting;
 pub mod engine;
 pub mod lengths;
 pub mod llama;
 pub mod replay;
 pub mod sampling;
+mod slice;
+pub mod stopwatch;
 pub mod text;
 
 pub use agreement::Agreement;

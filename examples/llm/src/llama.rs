@@ -14,12 +14,13 @@ use std::path::Path;
 use anyhow::{Context, bail, ensure};
 use candle_core::quantized::gguf_file::{Content, Value};
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
-use candle_core::{DType, Device, Module, Storage, Tensor};
+use candle_core::{DType, Device, Module, Tensor};
 use candle_nn::attention::{AttnMask, flash_attn};
 use candle_nn::ops::{rms_norm, silu};
 use candle_nn::rotary_emb::rope_i;
 
 use crate::Result;
+use crate::slice::with_slice;
 #[cfg(target_arch = "x86_64")]
 use crate::{attention::attention, blocks::Blocks};
 
@@ -400,14 +401,4 @@ impl Logits {
     pub fn with<T>(&self, then: impl FnOnce(&[f32]) -> Result<T>) -> Result<T> {
         with_slice(&self.0, then)
     }
-}
-
-/// Calls `then` with the elements of a packed f32 tensor, without a copy.
-pub(crate) fn with_slice<T>(tensor: &Tensor, then: impl FnOnce(&[f32]) -> Result<T>) -> Result<T> {
-    let (storage, layout) = tensor.storage_and_layout();
-    let (Storage::Cpu(storage), Some((start, end))) = (&*storage, layout.contiguous_offsets())
-    else {
-        bail!("expected a packed tensor in the CPU's memory");
-    };
-    then(&storage.as_slice::<f32>()?[start..end])
 }

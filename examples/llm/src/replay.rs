@@ -12,8 +12,9 @@ use spec::{Corpus, Handle};
 
 use crate::Result;
 use crate::drafting::{Drafter, for_corpus};
-use crate::engine::{Decoded, Request, Stopwatch, decode};
+use crate::engine::{Decoded, Request, decode};
 use crate::llama::Llama;
+use crate::stopwatch::Stopwatch;
 use crate::text::Text;
 
 /// Users' messages of three kinds of work, and what divides the messages of a file.

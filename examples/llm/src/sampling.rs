@@ -4,7 +4,7 @@ use spec::ops::sample_logits::{Buffers, SampleLogits};
 use spec::{DType, Handle, Signature, TensorDesc};
 
 use crate::Result;
-use crate::engine::Stopwatch;
+use crate::stopwatch::Stopwatch;
 
 /// The sampling settings of a request.
 #[derive(Clone, Copy, Debug)]

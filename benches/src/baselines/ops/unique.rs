@@ -1,8 +1,8 @@
 //! Designs of `unique`.
 //!
 //! On CUDA, the design is the write-up's: a bitonic sort in tiles, then mark, scan and
-//! write; for u64 keys without counts. CUB's device-wide radix sort is not compared: its
-//! launches are host code, which needs CUDA's own compiler.
+//! write; for u64 keys without counts. CUB's device-wide radix sort is a peer instead
+//! (`peers/with_cub.py`): its launches are host code, which needs CUDA's own compiler.
 
 use rayon::prelude::*;
 use rdst::RadixSort as _;

@@ -1,6 +1,7 @@
 //! The `spec-bench` program: times the operators, each beside other designs, and renders what was
 //! measured. See `spec-bench --help`.
 
+mod inputs;
 mod render;
 mod time;
 
@@ -28,11 +29,14 @@ struct Cli {
 enum Command {
     /// Render docs/performance.md and docs/plots/ from benches/results/
     Report(render::Options),
+    /// Write the inputs of rows, and their results, as files of numpy for benches/peers/
+    Inputs(inputs::Options),
 }
 
 fn main() -> ExitCode {
     spec_cli::run(|cli: Cli| match cli.command {
         Some(Command::Report(options)) => render::run(&options),
+        Some(Command::Inputs(options)) => inputs::run(&options),
         None => time::run(&cli.options),
     })
 }

@@ -1,11 +1,9 @@
 //! `spec decode`
 
-mod drafting;
-mod engine;
+// The loop stands once: where readers of the examples look for it.
+#[path = "../../../../examples/decode_loop/decoding.rs"]
+mod decoding;
 mod model;
-mod sampling;
-mod settings;
-mod stopwatch;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -15,13 +13,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 use spec::Handle;
 
-use self::engine::Decoded;
+use self::decoding::{Decoded, DraftKind, Drafter, Request, Sampling};
 use self::model::Model;
-use self::settings::{DraftKind, ModelTime, Sampling, Settings};
 use self::text::Text;
 use super::{Error, Result, devices, parse_number, parse_seed};
 use crate::output::{self, Progress};
@@ -46,7 +44,7 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value = "256", value_parser = parse_tokens)]
     tokens: usize,
     /// Where drafts come from
-    #[arg(long, value_enum, default_value_t = DraftKind::Hybrid)]
+    #[arg(long, value_enum, default_value_t = DraftKind::SuffixTree)]
     draft: DraftKind,
     /// The most drafts in a step
     #[arg(long, value_name = "N", default_value = "5", value_parser = parse_draft_tokens)]
@@ -72,17 +70,10 @@ pub struct Options {
     /// The same seed gives the same text, with any drafts and on every device
     #[arg(long, value_name = "S", default_value = "0", value_parser = parse_seed)]
     seed: u64,
-    /// The seed of the draft model [default: that of --seed, so that both draw alike
-    /// and agree more often]
-    #[arg(long, value_name = "S", value_parser = parse_seed)]
-    draft_seed: Option<u64>,
-    /// Milliseconds that a run of the target model takes at least, however many drafts
-    /// it checks: a model made of counts costs nothing, an LLM does
+    /// Milliseconds that a run of the model takes at least, however many drafts it
+    /// checks: a model made of counts costs nothing, an LLM does
     #[arg(long, value_name = "MS", default_value = "5", value_parser = parse_model_ms)]
     model_ms: f64,
-    /// The same of the draft model, which makes one draft per run
-    #[arg(long, value_name = "MS", default_value = "0.25", value_parser = parse_model_ms)]
-    draft_model_ms: f64,
     /// Where the operators run: cpu, cuda:N, wgpu:N, or auto for the best there is
     #[arg(long, default_value = "auto")]
     device: String,
@@ -131,44 +122,39 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         let what = format!("{name}: has {tokens}, expected at least 2");
         return Err(Error::Message(what));
     }
-    let settings = Settings {
+    let request = Request {
         tokens: options.tokens,
-        draft: options.draft,
-        draft_tokens: options.draft_tokens,
+        end: None,
         sampling: Sampling {
             temperature: options.temperature,
             top_k: options.top_k,
             top_p: options.top_p,
             min_p: options.min_p,
+            seed: options.seed,
         },
-        seed: options.seed,
-        draft_seed: options.draft_seed.unwrap_or(options.seed),
-        model_time: ModelTime {
-            target: Duration::from_secs_f64(options.model_ms / 1e3),
-            draft: Duration::from_secs_f64(options.draft_model_ms / 1e3),
-        },
+        run_time: Duration::from_secs_f64(options.model_ms / 1e3),
     };
     let model = Model::new(&text.tokens, text.vocabulary());
-    let decode = |settings: &Settings, what| {
-        let mut progress = Progress::new(what, Some(settings.tokens));
-        engine::decode(&handle, &model, &text.tokens, settings, |n| progress.set(n))
+    let decode = |draft, what| -> Result<Decoded> {
+        let capacity = text.tokens.len() + request.tokens;
+        let mut drafter = Drafter::new(&handle, draft, options.draft_tokens, capacity, None)?;
+        let mut progress = Progress::new(what, Some(request.tokens));
+        let emitted = |n| progress.set(n);
+        Ok(decoding::decode(&handle, &model, &mut drafter, &text.tokens, &request, emitted)?)
     };
     // With drafts first: what is slow the first time (threads that start, kernels that
     // are loaded) counts against drafting, not for it.
-    let decoded = decode(&settings, "tokens")?;
-    let plain = match settings.draft {
+    let decoded = decode(options.draft, "tokens")?;
+    let plain = match options.draft {
         DraftKind::None => None,
-        _ => {
-            let settings = Settings { draft: DraftKind::None, ..settings.clone() };
-            Some(decode(&settings, "tokens without drafts")?)
-        }
+        _ => Some(decode(DraftKind::None, "tokens without drafts")?),
     };
     if plain.as_ref().is_some_and(|plain| plain.tokens != decoded.tokens) {
         let device = handle.device();
         let what = format!("on {device} the text with drafts is not the text without drafts");
         return Err(Error::Message(what));
     }
-    let result = Outcome { handle, text, settings, decoded, plain };
+    let result = Outcome { options, handle, text, request, decoded, plain };
     if options.json {
         output::write_json(&result.json())?;
     } else {
@@ -177,19 +163,40 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a run came to, and what it was asked.
-struct Outcome {
+impl ValueEnum for DraftKind {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Self::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.name()).help(match self {
+            DraftKind::None => "No drafts: plain decoding, one token per step",
+            DraftKind::Lookup => "Copy what last followed the last tokens (prompt_lookup)",
+            DraftKind::Suffix => {
+                "Copy what most often followed the longest suffix that occurred before \
+                 (suffix_lookup)"
+            }
+            DraftKind::SuffixTree => {
+                "The same as a tree: the two continuations that followed most often (suffix_lookup)"
+            }
+        }))
+    }
+}
+
+/// The results of a run, and what was asked for.
+struct Outcome<'a> {
+    options: &'a Options,
     handle: Handle,
     text: Text,
-    settings: Settings,
+    request: Request,
     decoded: Decoded,
     /// The same without drafts, where there were drafts.
     plain: Option<Decoded>,
 }
 
-impl Outcome {
+impl Outcome<'_> {
     fn text(&self) -> String {
-        let Decoded { tokens, steps, drafted, accepted, total, watch } = &self.decoded;
+        let Decoded { tokens, runs, drafted, accepted, total, model, watch } = &self.decoded;
         let rate = match drafted {
             0 => "-".to_owned(),
             _ => format!("{:.1} %", 100.0 * *accepted as f64 / *drafted as f64),
@@ -205,8 +212,8 @@ impl Outcome {
             ("accepted", accepted.to_string()),
             ("acceptance rate", rate),
             ("emitted", tokens.len().to_string()),
-            ("steps", steps.to_string()),
-            ("tokens per step", format!("{:.2}", tokens.len() as f64 / *steps as f64)),
+            ("steps", runs.to_string()),
+            ("tokens per step", format!("{:.2}", tokens.len() as f64 / *runs as f64)),
         ];
         for (name, value) in rows {
             _ = writeln!(out, "{name:<18} {value}");
@@ -220,41 +227,30 @@ impl Outcome {
         for (name, time, calls) in &watch.laps {
             lap(name, *time, *calls, "calls");
         }
-        lap("target model", watch.target.time, watch.target.count, "runs");
-        if watch.draft.count > 0 {
-            lap("draft model", watch.draft.time, watch.draft.count, "runs");
-        }
+        lap("model", *model, *runs, "runs");
         _ = writeln!(out, "{:<18} {}", "copies, the rest", show(rest));
         _ = writeln!(out, "{:<18} {}", "total", show(*total));
         if let Some(plain) = &self.plain {
             out += &saved(&self.decoded, plain);
         }
-        _ = writeln!(out, "\n{}", self.stand_in().join("\n"));
+        _ = writeln!(out, "\n{}", self.stand_in());
         out
     }
 
     /// Where drafts come from, in words.
     fn drafts(&self) -> String {
-        let Settings { draft, draft_tokens, .. } = &self.settings;
-        match draft {
-            DraftKind::Ngram => format!("n-gram matching, up to {draft_tokens} per step"),
-            DraftKind::Lookup => format!("prompt lookup, up to {draft_tokens} per step"),
-            DraftKind::Suffix => format!("suffix lookup, up to {draft_tokens} per step"),
-            DraftKind::SuffixTree => {
-                format!("suffix lookup, a tree of up to {draft_tokens} per step")
-            }
-            DraftKind::Model => format!("draft model, up to {draft_tokens} per step"),
-            DraftKind::Tree => format!("draft model, a tree of up to {draft_tokens} per step"),
-            DraftKind::Hybrid => {
-                format!("draft model, then n-gram matching, up to {draft_tokens} per step")
-            }
+        let most = self.options.draft_tokens;
+        match self.options.draft {
             DraftKind::None => "none".to_owned(),
+            DraftKind::Lookup => format!("prompt lookup, up to {most} per step"),
+            DraftKind::Suffix => format!("suffix lookup, up to {most} per step"),
+            DraftKind::SuffixTree => format!("suffix lookup, a tree of up to {most} per step"),
         }
     }
 
     /// How tokens are chosen, in words.
     fn sampling(&self) -> String {
-        let Sampling { temperature, top_k, top_p, min_p } = &self.settings.sampling;
+        let Sampling { temperature, top_k, top_p, min_p, seed } = &self.request.sampling;
         let mut filters = String::new();
         if *top_k > 0 {
             _ = write!(filters, ", top-k {top_k}");
@@ -265,24 +261,17 @@ impl Outcome {
         if *min_p > 0.0 {
             _ = write!(filters, ", min-p {min_p}");
         }
-        format!("temperature {temperature:?}{filters}, seed {}", self.settings.seed)
+        format!("temperature {temperature:?}{filters}, seed {seed}")
     }
 
-    /// What the models are, said wherever their output is shown.
-    fn stand_in(&self) -> [String; 2] {
-        let ModelTime { target, draft } = self.settings.model_time;
-        [
-            "Target and draft model are an interpolated trigram and a bigram, counted in the \
-             prompt: a stand-in for LLMs."
-                .to_owned(),
-            format!(
-                "As a run of an LLM would, a run of the target takes time: {} or more, however \
-                 many drafts it checks (--model-ms); a run of the draft model {} \
-                 (--draft-model-ms).",
-                show(target),
-                show(draft)
-            ),
-        ]
+    /// What the model is, said wherever its output is shown.
+    fn stand_in(&self) -> String {
+        format!(
+            "The model is an interpolated trigram, counted in the prompt: a stand-in for an LLM.\n\
+             As a run of an LLM would, a run takes time: {} or more, however many drafts it checks \
+             (--model-ms).",
+            show(self.request.run_time)
+        )
     }
 
     fn vocabulary(&self) -> String {
@@ -291,8 +280,8 @@ impl Outcome {
     }
 
     fn json(&self) -> Value {
-        let Decoded { tokens, steps, drafted, accepted, total, watch } = &self.decoded;
-        let (sampling, plain) = (&self.settings.sampling, self.plain.as_ref());
+        let Decoded { tokens, runs, drafted, accepted, total, model, watch } = &self.decoded;
+        let (options, plain) = (self.options, self.plain.as_ref());
         let seconds: Map<String, Value> = watch
             .laps
             .iter()
@@ -301,33 +290,29 @@ impl Outcome {
         json!({
             "text": self.text.detokenize(tokens),
             "tokens": tokens,
-            "steps": steps,
+            "steps": runs,
             "drafted": drafted,
             "accepted": accepted,
             "emitted": tokens.len(),
             "seconds": seconds,
             "seconds_total": total.as_secs_f64(),
-            "seconds_target_model": watch.target.time.as_secs_f64(),
-            "seconds_draft_model": watch.draft.time.as_secs_f64(),
-            "draft_model_runs": watch.draft.count,
-            "plain_steps": plain.map(|plain| plain.steps),
+            "seconds_model": model.as_secs_f64(),
+            "plain_steps": plain.map(|plain| plain.runs),
             "plain_seconds_total": plain.map(|plain| plain.total.as_secs_f64()),
-            "saved_steps": plain.map(|plain| plain.steps - steps),
+            "saved_steps": plain.map(|plain| plain.runs - runs),
             "saved_seconds": plain.map(|plain| plain.total.as_secs_f64() - total.as_secs_f64()),
             "device": self.handle.device().to_string(),
-            "draft": self.settings.draft.to_possible_value().map(|kind| kind.get_name().to_owned()),
-            "draft_tokens": self.settings.draft_tokens,
-            "temperature": decimal(sampling.temperature),
-            "top_k": sampling.top_k,
-            "top_p": decimal(sampling.top_p),
-            "min_p": decimal(sampling.min_p),
-            "seed": self.settings.seed,
-            "draft_seed": self.settings.draft_seed,
+            "draft": options.draft.name(),
+            "draft_tokens": options.draft_tokens,
+            "temperature": decimal(options.temperature),
+            "top_k": options.top_k,
+            "top_p": decimal(options.top_p),
+            "min_p": decimal(options.min_p),
+            "seed": options.seed,
             "vocabulary": self.text.vocabulary(),
             "prompt_tokens": self.text.tokens.len(),
-            "model_ms": self.settings.model_time.target.as_nanos() as f64 / 1e6,
-            "draft_model_ms": self.settings.model_time.draft.as_nanos() as f64 / 1e6,
-            "note": self.stand_in().join(" "),
+            "model_ms": options.model_ms,
+            "note": self.stand_in().replace('\n', " "),
         })
     }
 }
@@ -339,7 +324,7 @@ fn decimal(number: f32) -> f64 {
 
 /// What drafting saved, in words, against the same text without drafts.
 fn saved(drafted: &Decoded, plain: &Decoded) -> String {
-    let runs = plain.steps - drafted.steps;
+    let runs = plain.runs - drafted.runs;
     let faster = plain.total.as_secs_f64() / drafted.total.as_secs_f64();
     let time = match plain.total.checked_sub(drafted.total) {
         Some(time) => format!("and {}: {faster:.2} times as fast", show(time)),
@@ -349,10 +334,10 @@ fn saved(drafted: &Decoded, plain: &Decoded) -> String {
         }
     };
     format!(
-        "without drafts     {} in {} runs of the target model, the same text\n\
+        "without drafts     {} in {} runs of the model, the same text\n\
          drafting saved     {runs} of them {time}\n",
         show(plain.total),
-        plain.steps
+        plain.runs
     )
 }
 

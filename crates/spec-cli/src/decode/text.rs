@@ -19,7 +19,7 @@ pub const MAX_PROMPT: u64 = 16 << 20;
 /// tokens needs no smaller pieces than words, since every word that it can emit is in the prompt.
 pub struct Text {
     /// Tokens as indices into the vocabulary.
-    pub tokens: Vec<u32>,
+    pub tokens: Vec<i32>,
     /// The text of each token, in the order of their first occurrence.
     vocabulary: Vec<String>,
 }
@@ -36,7 +36,7 @@ impl Text {
             rest = behind;
             tokens.push(*index.entry(token).or_insert_with(|| {
                 vocabulary.push(token.to_owned());
-                vocabulary.len() as u32 - 1
+                vocabulary.len() as i32 - 1
             }));
         }
         Text { tokens, vocabulary }
@@ -48,7 +48,7 @@ impl Text {
     }
 
     /// Tokens as text.
-    pub fn detokenize(&self, tokens: &[u32]) -> String {
+    pub fn detokenize(&self, tokens: &[i32]) -> String {
         tokens.iter().map(|token| self.vocabulary[*token as usize].as_str()).collect()
     }
 }

@@ -13,11 +13,9 @@
 use spec_conformance::launch_params::Header;
 use spec_core::ops::IndexerTopk;
 use spec_core::ops::indexer_topk::{Buffers, Pages, Plan};
-use spec_core::{
-    DType, Error, Kernel, Matrix, Result, Status, Stream, Supports, ViewMut, launch_params,
-};
+use spec_core::{DType, Kernel, Matrix, Result, Stream, Supports, ViewMut, launch_params};
 
-use super::indexer_topk_blocks::{self as blocks, Arguments, Prologue};
+use super::indexer_topk_blocks::{self as blocks, Arguments, Prologue, grid};
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{IntegerRows, Integers, Rows};
@@ -298,15 +296,6 @@ fn first_rank(k: usize, tiles: usize) -> usize {
 fn gather_blocks(plan: &Plan) -> [u32; 2] {
     let threads = (plan.k as u32).next_multiple_of(32).min(GATHER_THREADS);
     [(plan.k as u32).div_ceil(threads), threads]
-}
-
-/// `blocks` as the size of a grid, for a launch over `rows` rows.
-pub(super) fn grid(cuda: &Cuda, rows: usize, blocks: usize) -> Result<u32> {
-    let size = u32::try_from(blocks).ok().filter(|&blocks| blocks < 1 << 31);
-    size.ok_or_else(|| {
-        let words = format!("{rows} rows are more than a grid holds");
-        Error::device(cuda.device(), Status::NotImplemented, words)
-    })
 }
 
 impl Cuda {

@@ -4,7 +4,7 @@
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
 use spec_core::ops::indexer_topk::Plan;
-use spec_core::{DType, Matrix, Result, Vector, launch_params};
+use spec_core::{DType, Error, Matrix, Result, Status, Vector, launch_params};
 
 use crate::Cuda;
 use crate::archive::{Archive, archive};
@@ -174,14 +174,14 @@ impl Prologue {
         };
         let is_copied = parts > 0 || cols == 0;
         let parts = parts.max(1);
-        let grid = if name == "indexer_topk_ranges" {
+        let blocks_of_grid = if name == "indexer_topk_ranges" {
             rows.div_ceil(THREADS as usize)
         } else {
             rows.saturating_mul(parts)
         };
         Ok(Some(Prologue {
             function: cuda.function(&KERNELS, &name)?,
-            shape: Shape::new(super::indexer_topk::grid(cuda, rows, grid)?, THREADS),
+            shape: Shape::new(grid(cuda, rows, blocks_of_grid)?, THREADS),
             parts,
             width: if is_copied { plan.items().next_multiple_of(4) } else { 0 },
             has_positions,
@@ -259,6 +259,15 @@ impl Prologue {
     }
 }
 
+/// `blocks` as the size of a grid, for a launch over `rows` rows.
+pub(super) fn grid(cuda: &Cuda, rows: usize, blocks: usize) -> Result<u32> {
+    let size = u32::try_from(blocks).ok().filter(|&blocks| blocks < 1 << 31);
+    size.ok_or_else(|| {
+        let words = format!("{rows} rows are more than a grid holds");
+        Error::device(cuda.device(), Status::NotImplemented, words)
+    })
+}
+
 /// Whether the kernel for short rows chooses.
 pub(super) fn is_few(plan: &Plan) -> bool {
     plan.items() <= FEW_COLS && plan.room() <= FEW_ROOM
@@ -267,7 +276,7 @@ pub(super) fn is_few(plan: &Plan) -> bool {
 /// The kernel that chooses in short rows of scores of this type.
 pub(super) fn few(cuda: &Cuda, rows: usize, dtype: DType) -> Result<(Function, Shape)> {
     let function = cuda.function(&KERNELS, &format!("indexer_topk_few_{dtype}"))?;
-    Ok((function, Shape::new(super::indexer_topk::grid(cuda, rows, rows)?, FEW_THREADS)))
+    Ok((function, Shape::new(grid(cuda, rows, rows)?, FEW_THREADS)))
 }
 
 /// The parameters of that kernel.

@@ -9,10 +9,10 @@ use spec_conformance::launch_params::Header;
 use spec_core::launch_params;
 use spec_core::ops::IndexerTopk;
 use spec_core::ops::indexer_topk::{Buffers, Pages, Plan};
-use spec_core::{Kernel, Matrix, Result, Status, Stream, Supports, Vector, ViewMut};
+use spec_core::{Kernel, Matrix, Result, Status, Stream, Supports, ViewMut};
 
 use super::float_code;
-use super::indexer_topk_blocks::{Arguments, Prologue, Scratch, noted};
+use super::indexer_topk_blocks::{Arguments, Prologue, Scratch, noted, words};
 use crate::Wgpu;
 use crate::launch::Recorder;
 use crate::memory::Region;
@@ -304,10 +304,6 @@ fn keys_of_row(plan: &Plan) -> u64 {
 /// The 32-bit words of `rows` rows, rounded up to a multiple of a binding's alignment.
 fn words_of_rows(plan: &Plan, rows: u64) -> u64 {
     (rows * words_of_row(plan)).next_multiple_of(64)
-}
-
-pub(super) fn words(vector: &Option<Vector>) -> u32 {
-    vector.map_or(0, |vector| (vector.dtype.size() / 4) as u32)
 }
 
 /// The arguments of a call, and the parts of its workspace.

@@ -10,7 +10,6 @@ use spec_core::ops::indexer_topk::Plan;
 use spec_core::{DType, Matrix, Result, Vector};
 
 use super::float_code;
-use super::indexer_topk::words;
 use crate::Wgpu;
 use crate::launch::Recorder;
 use crate::memory::Region;
@@ -212,6 +211,11 @@ impl Prologue {
         }
         Ok(())
     }
+}
+
+/// 32-bit words of an element; 0 if the argument is absent.
+pub(super) fn words(vector: &Option<Vector>) -> u32 {
+    vector.map_or(0, |vector| (vector.dtype.size() / 4) as u32)
 }
 
 /// Rows, rounded up so that the parts of the notes are bound without overlapping.

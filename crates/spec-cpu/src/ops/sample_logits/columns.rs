@@ -13,7 +13,7 @@ use spec_core::{Matrix, flags, race};
 use super::cut::{Kept, cut, total};
 use super::outputs::{ColumnOutputs, OutputRow};
 use super::report::{Reported, report};
-use super::row::{Logits, Scratch};
+use super::row::{ColumnScratch, Logits, Scratch};
 use super::{Drawn, LOWEST, MAX_DRAWS, Sampler, Tokens, UNIT, lightest};
 use crate::simd::{self, Float, GROUP};
 use crate::slices::{Int, Ints, once};
@@ -30,31 +30,6 @@ pub(super) struct Columns<'a> {
     pub(super) first: u32,
     pub(super) maxima: Option<&'a [f32]>,
     pub(super) forced: Option<&'a [i32]>,
-}
-
-/// A copy of a row for each worker, `columns` long; empty for calls without such rows.
-#[derive(Default)]
-pub(super) struct ColumnScratch<'a> {
-    /// The logits as given; negative infinity for a column that stands for no token.
-    pub(super) raw: &'a mut [f32],
-    /// The same with negative infinity for the columns that are not allowed.
-    pub(super) values: &'a mut [f32],
-    /// The token that each column stands for.
-    pub(super) tokens: &'a mut [u32],
-}
-
-impl ColumnScratch<'_> {
-    /// The scratch of the first `workers` workers, and that of those behind.
-    pub(super) fn split(self, workers: usize, columns: usize) -> (Self, Self) {
-        let at = workers * columns;
-        let (raw, raw_behind) = self.raw.split_at_mut(at);
-        let (values, values_behind) = self.values.split_at_mut(at);
-        let (tokens, tokens_behind) = self.tokens.split_at_mut(at);
-        (
-            ColumnScratch { raw, values, tokens },
-            ColumnScratch { raw: raw_behind, values: values_behind, tokens: tokens_behind },
-        )
-    }
 }
 
 impl ColumnOutputs<'_> {

@@ -24,11 +24,11 @@ use spec_core::ops::sample_logits::{Buffers, MAX_DRAWS, Plan};
 use spec_core::philox::{Draw, Purpose};
 use spec_core::{Kernel, Result, Route, Supports, ViewMut, flags};
 
-use self::columns::{ColumnScratch, Columns};
+use self::columns::Columns;
 use self::cut::{Kept, cut, total};
 use self::outputs::{OutputRow, Outputs, WorkerRange};
 use self::report::report;
-use self::row::{Logits, Room, Scratch};
+use self::row::{ColumnScratch, Logits, Room, Scratch};
 use super::{by_float, by_int, kernel};
 use crate::Cpu;
 use crate::race::{self, Finishers, Racers};

@@ -4,7 +4,6 @@ use rayon::prelude::*;
 use spec_core::exact::{self, sampling};
 
 use super::NO_UNIT;
-use super::columns::ColumnScratch;
 use crate::select::{self, Reach};
 use crate::simd::{self, BLOCK, Float, GROUP, GROUPS};
 use crate::weights::{self, Scale, Steps};
@@ -72,6 +71,31 @@ impl Scratch<'_> {
                 sums: sums_behind,
                 columns: columns_behind,
             },
+        )
+    }
+}
+
+/// A copy of a row for each worker, `columns` long; empty for calls without such rows.
+#[derive(Default)]
+pub(super) struct ColumnScratch<'a> {
+    /// The logits as given; negative infinity for a column that stands for no token.
+    pub(super) raw: &'a mut [f32],
+    /// The same with negative infinity for the columns that are not allowed.
+    pub(super) values: &'a mut [f32],
+    /// The token that each column stands for.
+    pub(super) tokens: &'a mut [u32],
+}
+
+impl ColumnScratch<'_> {
+    /// The scratch of the first `workers` workers, and that of those behind.
+    pub(super) fn split(self, workers: usize, columns: usize) -> (Self, Self) {
+        let at = workers * columns;
+        let (raw, raw_behind) = self.raw.split_at_mut(at);
+        let (values, values_behind) = self.values.split_at_mut(at);
+        let (tokens, tokens_behind) = self.tokens.split_at_mut(at);
+        (
+            ColumnScratch { raw, values, tokens },
+            ColumnScratch { raw: raw_behind, values: values_behind, tokens: tokens_behind },
         )
     }
 }
