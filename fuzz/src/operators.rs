@@ -147,9 +147,9 @@ impl Describer<'_, '_> {
             _ => *self.bytes.choose(argument.dtypes)?,
         };
         let place = self.arguments.iter().position(|known| known.name == argument.name);
-        let all = &self.shapes.arguments()[place.expect("an argument of the contract")];
+        let forms = &self.shapes.arguments()[place.expect("an argument of the contract")].forms;
         let mut shape = Vec::new();
-        for size in &self.bytes.choose(&all.forms)?.sizes {
+        for size in &self.bytes.choose(forms)?.sizes {
             let extent = self.extent(size)?;
             shape.push(if self.odd() { number(self.bytes)? } else { extent });
         }

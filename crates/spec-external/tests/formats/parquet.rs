@@ -95,9 +95,9 @@ fn row_groups_share_out_among_parts() {
     assert_eq!(sorted(read(&chain).unwrap().0), [1, 1, 2, 2, 3, 3]);
     // A file without rows or without row groups may be part of the source.
     file(&other, WriterProperties::default(), &[]);
-    assert_eq!(read(&*two()).unwrap().0, []);
+    assert!(read(&*two()).unwrap().0.is_empty());
     file(&other, WriterProperties::default(), &[vec![]]);
-    assert_eq!(read(&*two()).unwrap().0, []);
+    assert!(read(&*two()).unwrap().0.is_empty());
 }
 
 #[test]
