@@ -193,9 +193,8 @@ fn adjust_logits() {
     let words =
         "`word_offsets` is [2147483649], expected [words + 1], with words at most 2147483647";
     bad(&params, &tensors.word_offsets(i32s([(1 << 31) + 1])), BadTensorShape, words);
-    let words = "`logits` is [4, 100], expected [rows, columns], with end = first_token + columns at \
-                 most 2147483647";
-    bad(&params.first_token(i32::MAX - 99), &tensors, BadTensorShape, words);
+    let words = "`first_token` is 2147483548, expected at most 2147483547";
+    bad(&params.first_token(i32::MAX - 99), &tensors, BadParam, words);
 }
 
 /// A rank's columns of rows whose largest logits are known.
@@ -213,9 +212,8 @@ fn sample_logits_of_shards() {
     bad(&params, &tensors.top_k(i32s([5])), BadParam, words);
     let words = "`first_token` is 40, expected 0, since `token_ids` is given";
     bad(&params, &tensors.token_ids(i32s([100])), BadParam, words);
-    let words = "`logits` is [5, 100], expected [rows, vocab], with end = first_token + vocab at most \
-                 16777216";
-    bad(&params.first_token((1 << 24) - 99), &tensors, BadTensorShape, words);
+    let words = "`first_token` is 16777117, expected at most 16777116";
+    bad(&params.first_token((1 << 24) - 99), &tensors, BadParam, words);
 }
 
 /// Candidates of several ranks.

@@ -215,7 +215,7 @@ operator! {
 
     sizes {
         columns in 1..=MAX_I32,
-        end = "first_token + columns" in 0..=MAX_I32,
+        end = "first_token + columns",
         rows in 0..=MAX_I32,
         requests = "rows" without requests,
         requests in 0..=MAX_I32,
@@ -458,7 +458,9 @@ impl Operator for AdjustLogits {
     type Plan = Plan;
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
-        Checker::declared(self, t)?;
+        let (c, sizes) = Checker::declared(self, t)?;
+        let expected = || format!("at most {}", MAX_I32 - t.logits.matrix().cols);
+        c.param(sizes.of("end") <= MAX_I32, "first_token", self.first_token, expected())?;
         let len = |desc: &TensorDesc| desc.vector().len;
         let words = t.word_offsets.as_ref().zip(t.word_tokens.as_ref());
         let or_none = |desc: &Option<TensorDesc>| desc.as_ref().map_or(0, len);

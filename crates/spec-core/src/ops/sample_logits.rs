@@ -215,7 +215,7 @@ operator! {
 
     sizes {
         vocab in 1..=MAX_SAMPLED_VOCAB,
-        end = "first_token + vocab" in 0..=MAX_SAMPLED_VOCAB + 1,
+        end = "first_token + vocab",
         requests = "rows" without requests,
         n in 0..=MAX_DRAWS,
         top in 1..=MAX_TOP,
@@ -455,7 +455,10 @@ impl Operator for SampleLogits {
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
         let (c, sizes) = Checker::declared(self, t)?;
-        self.check_mask(&c, t, sizes.of("end"))?;
+        let (end, vocab) = (sizes.of("end"), t.logits.matrix().cols);
+        let max = MAX_SAMPLED_VOCAB + 1;
+        c.param(end <= max, "first_token", self.first_token, format!("at most {}", max - vocab))?;
+        self.check_mask(&c, t, end)?;
         self.check_draws(&c, t)?;
         let matrix = |desc: &Option<TensorDesc>| desc.as_ref().map(TensorDesc::matrix);
         // The ids of all rows are a row that every row has.
