@@ -71,7 +71,6 @@ mod output;
 #[cfg(any(feature = "gzip", feature = "zstd"))]
 mod packed;
 mod pipeline;
-mod price;
 pub mod process;
 pub mod raw;
 mod report;

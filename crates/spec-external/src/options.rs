@@ -10,8 +10,7 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub struct Distinct {
     /// Bytes of host memory that the run may take. This includes all memory that the run
-    /// allocates, but not the memory that the process already holds. The run takes less where
-    /// fresh memory costs more time than temporary files do.
+    /// allocates, but not the memory that the process already holds.
     pub memory: u64,
     /// Bytes of device memory that the run may take. `None`: three quarters of
     /// the device's memory. The CPU ignores it, since its memory is host memory.

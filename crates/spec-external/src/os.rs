@@ -171,12 +171,6 @@ mod unix {
     pub(crate) fn identity(metadata: &Metadata) -> Option<(u64, u64)> {
         Some((metadata.dev(), metadata.ino()))
     }
-
-    /// The number of bytes that this user may still write to the disk of a folder.
-    pub(crate) fn free_space(folder: &Path) -> Option<u64> {
-        let disk = rustix::fs::statvfs(folder).ok()?;
-        Some(disk.f_bavail.saturating_mul(disk.f_frsize))
-    }
 }
 
 #[cfg(not(unix))]
@@ -251,10 +245,6 @@ mod other {
     }
 
     pub(crate) fn identity(_metadata: &Metadata) -> Option<(u64, u64)> {
-        None
-    }
-
-    pub(crate) fn free_space(_folder: &Path) -> Option<u64> {
         None
     }
 }

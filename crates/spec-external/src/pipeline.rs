@@ -11,7 +11,6 @@ use crate::drain::{self, Team};
 use crate::feed::Feed;
 use crate::lane::{Lane, Sizes, Workspace};
 use crate::merge::{Shape, merge};
-use crate::price::Price;
 use crate::run::{Run, RunSink};
 use crate::staging::{self, Stage};
 use crate::temp::TempFolder;
@@ -98,9 +97,6 @@ struct Job<'a, K: Key, B, T> {
     chunks: u64,
     /// The stages for copies; `None` where chunks are in host memory.
     stages: Option<Pool<Stage>>,
-    /// The price of fresh memory; `Some` where chunks are in host memory, and sorting in chunks may
-    /// be faster than sorting all keys at once.
-    price: Option<Price>,
     temp: Option<TempFolder>,
     runs: Vec<Run<K>>,
     summary: Summary,
@@ -144,7 +140,6 @@ where
             let chunks = options.device_memory.unwrap_or_else(|| device_memory(device.info()));
             (chunks, Some(stages))
         };
-        let price = if on_host { Price::new(source, memory, &options.temp) } else { None };
         Ok(Job {
             options,
             device,
@@ -156,7 +151,6 @@ where
             memory,
             chunks,
             stages,
-            price,
             temp: None,
             runs: Vec::new(),
             summary: Summary::default(),
@@ -206,7 +200,7 @@ where
         self.watch.begin(Phase::Read, 0, self.source.bytes())?;
         let workspace = sizes.workspace(self.device)?;
         let mut lane = sizes.lane::<K, B>(self.device.sibling()?)?;
-        let n = self.fill_at_once(&mut lane, capacity)?;
+        let n = fill(&self.feed, &mut lane, capacity, self.stages.as_ref(), self.watch)?;
         let is_all = self.feed.is_done() || self.source.keys() == Some(self.feed.keys());
         if is_all {
             self.phase(Phase::Read, start, self.feed.bytes(), 0, n as u64);
@@ -218,8 +212,8 @@ where
         let distinct = lane.compute::<K>(n, &workspace)?;
         drop(workspace);
         if !is_all {
-            // The source has an unknown length and does not fit, or fresh memory is expensive:
-            // the keys read so far become the first run.
+            // The source has an unknown length and does not fit: the keys read so far become the
+            // first run.
             let run = self.spill(&lane, distinct, 0)?;
             self.runs.push(run);
             return Ok(false);
@@ -231,31 +225,6 @@ where
         self.summary.distinct = distinct as u64;
         self.phase(Phase::Write, start, 0, 0, distinct as u64);
         Ok(true)
-    }
-
-    /// Reads all keys that fit. If fresh memory turns out to be expensive, reads only some of
-    /// them, and lowers the memory limit for the others.
-    fn fill_at_once(&mut self, lane: &mut Lane<B>, capacity: usize) -> Result<usize> {
-        let Some(price) = &mut self.price else {
-            return fill(&self.feed, lane, capacity, self.stages.as_ref(), self.watch);
-        };
-        let step = (price.step() / K::SIZE).max(1);
-        let mut n = 0;
-        loop {
-            // Sorting the keys read so far takes fresh memory too, so the price is not asked when
-            // more than half of the keys have been read.
-            let end = if n > capacity / 2 { capacity } else { (n + step).min(capacity) };
-            let not_host = lane.failed("the memory of the keys is no host memory");
-            let keys = lane.host_keys(capacity).ok_or(not_host)?;
-            n += self.feed.fill(&mut keys[n..end])?;
-            if n < end || n == capacity {
-                return Ok(n);
-            }
-            if let Some(memory) = price.after(n * K::SIZE) {
-                (self.memory, self.chunks) = (memory, memory);
-                return Ok(n);
-            }
-        }
     }
 
     /// Makes the folder for runs, if it does not exist yet.
@@ -429,66 +398,5 @@ fn drain<K: Key, B: Supports<Operator>, T: Sink<K>>(
             };
             drain::from_host(sink, keys, counts, team, watch)
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::raw;
-
-    /// Wherever reading stops because memory is expensive, no key is lost.
-    #[test]
-    fn keys_go_on_in_chunks_where_memory_is_expensive() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("keys");
-        let keys: Vec<u64> = (0..3_000_000u64).map(|key| key.wrapping_mul(0x9E37_79B9)).collect();
-        std::fs::write(&path, spec::dtype::as_bytes(&keys)).unwrap();
-        let all = keys.len() as u64;
-        let source = raw::open::<u64>(&path).unwrap();
-        let threads = std::num::NonZeroUsize::new(2);
-        let options = Distinct { temp: folder.path().to_owned(), threads, ..Distinct::default() };
-        let device = spec::cpu::Cpu::open(0).unwrap();
-        for (step, spills) in
-            [(1 << 20, true), (5 << 20, true), (24_000_000, false), (1 << 30, false)]
-        {
-            let watch = Watch::new(&());
-            let mut job = Job::new(&options, &device, &*source, &crate::Discard, &watch).unwrap();
-            // Too few keys for the price to be asked.
-            assert!(job.price.is_none());
-            job.price = Some(Price::always_expensive(step, 6 << 20));
-            job.run().unwrap();
-            let Summary { keys: read, distinct: found, runs, .. } = job.summary;
-            assert_eq!((read, found, runs > 3), (all, all, spills), "{step}");
-        }
-    }
-
-    #[test]
-    fn the_price_is_asked_where_chunks_may_be_faster() {
-        struct Many(Option<u64>);
-        impl Source<u64> for Many {
-            fn keys(&self) -> Option<u64> {
-                self.0
-            }
-            fn bytes(&self) -> Option<u64> {
-                self.0
-            }
-            fn parts(&self) -> usize {
-                1
-            }
-            fn open(&self, _part: usize) -> Result<Box<dyn crate::Part<u64> + Send + '_>> {
-                unreachable!("nobody reads")
-            }
-        }
-        let temp = std::env::temp_dir();
-        let asked = |keys, memory| Price::new(&Many(keys), memory, &temp).is_some();
-        assert!(asked(Some(100_000_000), 8 << 30));
-        // No price for: little memory, few keys, a stream of unknown length, more bytes than
-        // the disk has.
-        assert!(!asked(Some(100_000_000), 300 << 20));
-        assert!(!asked(Some(1_000_000), 8 << 30));
-        assert!(!asked(None, 8 << 30));
-        assert!(!asked(Some(1 << 60), 8 << 30));
-        assert!(Price::new(&Many(Some(100_000_000)), 8 << 30, "/nosuch".as_ref()).is_none());
     }
 }

@@ -2,7 +2,6 @@
 //! process may take.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 pub use crate::live::abandon;
 
@@ -91,18 +90,6 @@ pub fn resident() -> Option<u64> {
 /// system does not say.
 pub fn peak() -> Option<u64> {
     status(Path::new("/proc/self"), "VmHWM:")
-}
-
-/// The time that the system itself has spent for all threads of this process so far, in steps of
-/// 10 ms; `None` where the system does not say.
-pub(crate) fn system_time() -> Option<Duration> {
-    /// Milliseconds of the unit 1 / `USER_HZ`, which is the same on every current Linux.
-    const UNIT: u64 = 10;
-    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The process's name may have any characters, also spaces and brackets.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let units: u64 = fields.split_whitespace().nth(12)?.parse().ok()?;
-    Some(Duration::from_millis(units * UNIT))
 }
 
 /// A value of `/proc/<process>/status` on Linux, in bytes.
