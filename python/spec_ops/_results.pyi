@@ -50,11 +50,11 @@ class RejectionSampleResult(NamedTuple):
 
 class SampleLogitsResult(NamedTuple):
     """Of :func:`sample_logits`: ``tokens`` [rows] or [rows, n], ``probs`` [rows, vocab] or
-    None, ``logprobs`` [rows] or [rows, n] or None, ``processed_logprobs`` [rows] or [rows, n]
-    or None, ``ranks`` [rows] or [rows, n] or None, ``top_tokens`` [rows, top] or None,
-    ``top_logprobs`` [rows, top] or None, ``row_flags`` [rows] or None, ``winners`` [rows] or
-    None, ``kept_tokens`` [rows, kept] or None, ``kept_counts`` [rows] or None, ``largest``
-    [rows] or None."""
+    None, ``logprobs`` [rows] or [rows, n] as tokens or None, ``processed_logprobs`` [rows] or
+    [rows, n] as tokens or None, ``ranks`` [rows] or [rows, n] as tokens or None, ``top_tokens``
+    [rows, top] or None, ``top_logprobs`` [rows, top] or None, ``row_flags`` [rows] or None,
+    ``winners`` [rows] or None, ``kept_tokens`` [rows, kept] or None, ``kept_counts`` [rows] or
+    None, ``largest`` [rows] or None."""
 
     tokens: Array
     probs: Array | None

@@ -75,16 +75,23 @@ impl Page {
             "others" => Ok(machines.iter().flat_map(|report| others(report, rest)).collect()),
             "goals" => Ok(machines.iter().map(goals).collect()),
             "plot" => {
-                // Of machines with as many others on that device, the latest.
-                let alike = groups.iter().filter(|group| group.device == groups[0].device);
-                let most = alike.rev().max_by_key(|group| group.others().len());
-                let group = most.unwrap_or(&groups[0]);
-                let mut figures = match series {
-                    "" => plot::ratios(group)?,
-                    _ => plot::times_over_sizes(operator, std::slice::from_ref(group.report))?,
-                };
+                // The machine with the most others on that device that has the plot, and of equal ones
+                // the latest.
+                let mut alike: Vec<_> =
+                    groups.iter().filter(|group| group.device == groups[0].device).collect();
+                alike.sort_by_key(|group| std::cmp::Reverse(group.others().len()));
                 let wanted = format!("{operator}-{series}");
-                figures.retain(|figure| series.is_empty() || figure.name == wanted);
+                let mut figures = Vec::new();
+                for group in alike {
+                    figures = match series {
+                        "" => plot::ratios(group)?,
+                        _ => plot::times_over_sizes(operator, std::slice::from_ref(group.report))?,
+                    };
+                    figures.retain(|figure| series.is_empty() || figure.name == wanted);
+                    if !figures.is_empty() {
+                        break;
+                    }
+                }
                 figures.truncate(1);
                 if figures.is_empty() {
                     return Err(Error(format!("there is no plot of {rest}")));
