@@ -12,14 +12,14 @@
 // of a token's first bias, so that the order of threads does not matter. Passes, each a dispatch:
 //
 // 1. `clear`   threads over the words of all tables.
-// 2. `open`    a thread a row: its request, lengths, and the drafts on the way to it.
-// 3. `weigh`   a thread a row: its penalties.
-// 4. `count`   a thread a token of a row's text: penalties, n-grams.
-// 5. `favour`  a workgroup a row: its biases.
-// 6. `stop`    a workgroup a row: its stop tokens.
-// 7. `ban`     a workgroup a row: its words.
+// 2. `open`    a thread per row: its request, lengths, and the drafts on the way to it.
+// 3. `weigh`   a thread per row: its penalties.
+// 4. `count`   a thread per token of a row's text: penalties, n-grams.
+// 5. `favour`  a workgroup per row: its biases.
+// 6. `stop`    a workgroup per row: its stop tokens.
+// 7. `ban`     a workgroup per row: its words.
 // 8. The passes of DRY and of thinking budgets: see adjust_dry.wgsl and adjust_think.wgsl.
-// 9. `finish`  a thread a slot: reads the token's logit, applies the rules in their order, and
+// 9. `finish`  a thread per slot: reads the token's logit, applies the rules in their order, and
 //              writes it once.
 //
 // Passes 4 to 8 are left out where none of their arguments is there. Bytes moved: the text of

@@ -32,7 +32,7 @@ override TILE: u32 = 2048u;
 @group(0) @binding(1) var<storage, read> indices: array<u32>;
 @group(0) @binding(2) var<storage, read_write> output: array<u32>;
 @group(0) @binding(3) var<storage, read_write> counts: array<u32>;
-// Two areas of n words a request.
+// Two areas of n words per request.
 @group(0) @binding(4) var<storage, read_write> workspace: array<u32>;
 @group(0) @binding(5) var<storage, read_write> inverse: array<u32>;
 

@@ -9,15 +9,15 @@
 // its order (picks), and its drafts' candidates and parents in the workspace. Passes, each its own
 // dispatch:
 //
-// 1. `survive`  a workgroup a request: which candidates are none, and in one round for each depth
+// 1. `survive`  a workgroup per request: which candidates are none, and in one round for each depth
 //               the survivals of the others.
-// 2. `rank`     a thread a candidate: how many candidates of the request come before it.
-// 3. `keep`     a thread a request: how many picks may become drafts.
+// 2. `rank`     a thread per candidate: how many candidates of the request come before it.
+// 3. `keep`     a thread per request: how many picks may become drafts.
 // 4. `allot`    one workgroup: how many of these the budget keeps, and where the rows of each
 //               request begin.
-// 5. `order`    a thread a pick: the node that it becomes, and the node of its parent.
-// 6. `nodes`, `links`  a thread a node: the outputs of each request.
-// 7. `pack`, `pack_inputs`  a thread a packed row.
+// 5. `order`    a thread per pick: the node that it becomes, and the node of its parent.
+// 6. `nodes`, `links`  a thread per node: the outputs of each request.
+// 7. `pack`, `pack_inputs`  a thread per packed row.
 //
 // Bytes moved: the candidates, and a few times the picks, all from the cache.
 

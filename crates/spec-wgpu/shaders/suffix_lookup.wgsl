@@ -9,27 +9,27 @@
 // row, both are the same. Each request of a window has a state, a note for each tile of 1024 places, a list of
 // windows, offers and nodes in the workspace. Passes, each its own dispatches:
 //
-// 1. `prepare`     a thread a request: its text, its length, its last token, how long a match can be.
+// 1. `prepare`     a thread per request: its text, its length, its last token, how long a match can be.
 //                  The following passes leave out requests whose text lies in another window.
-// 2. `scan_own`    a workgroup a tile of a request's text: the longest match that ends in the tile,
+// 2. `scan_own`    a workgroup per tile of a request's text: the longest match that ends in the tile,
 //                  and how many windows have it.
-// 3. `scan_corpus` a workgroup a tile of the corpus and 64 requests: the same for each of these
+// 3. `scan_corpus` a workgroup per tile of the corpus and 64 requests: the same for each of these
 //                  requests, so that the corpus is read once for 64 requests.
-// 4. `number`      a workgroup a request: its longest match, and the number of the first window
+// 4. `number`      a workgroup per request: its longest match, and the number of the first window
 //                  with that match in each tile, the most recent window first:
 //
 //        tiles, most recent first     | 3 x 1 | 5 x 2 | - | 5 x 1 | 4 x 9 |     longest 5
 //        numbers of their windows             | 0   1 |   | 2     |
 //
-// 5. `list`        a workgroup a request and tile: writes where the numbered windows end.
+// 5. `list`        a workgroup per request and tile: writes where the numbered windows end.
 //
-//    `look`        passes 1 to 5 in one dispatch, a workgroup a request, where the texts have so few
+//    `look`        passes 1 to 5 in one dispatch, a workgroup per request, where the texts have so few
 //                  tiles that a workgroup reads all of them sooner than five dispatches start.
 //
-// 6. `grow`        a workgroup a request: grows the tree from the windows alone, the best node first.
+// 6. `grow`        a workgroup per request: grows the tree from the windows alone, the best node first.
 //                  Several dispatches grow some nodes each where one would make too many turns.
-// 7. `finish`      a thread a request and node: writes the drafts and what belongs to them.
-// 8. `link`        a thread a request and node: writes first children and next siblings.
+// 7. `finish`      a thread per request and node: writes the drafts and what belongs to them.
+// 8. `link`        a thread per request and node: writes first children and next siblings.
 //
 // Bytes moved: texts once, the corpus once for 64 requests; the floor is this number of bytes over
 // the memory's bandwidth.

@@ -33,7 +33,7 @@ pub(super) fn blocks_for(rows: usize, at_once: impl Fn(u32) -> Result<u32>) -> R
 /// How many blocks own a row of so many bytes where one block ends the row alone, as in the kernels
 /// of plain rows and of recovered tokens. `at_once` is that of [`blocks_for`].
 ///
-/// With at least as many rows as multiprocessors, the device is busy with one block a row, and a
+/// With at least as many rows as multiprocessors, the device is busy with one block per row, and a
 /// block that reads its row alone has nothing to exchange. But one block takes long to read a long
 /// row. Blocks that start together also read together, and then end their rows together, while
 /// nothing is read. So a long row has a cluster: all of its blocks but one end once they have read,
@@ -44,7 +44,7 @@ pub(super) fn blocks_for(rows: usize, at_once: impl Fn(u32) -> Result<u32>) -> R
 ///
 /// On an H100 (132 multiprocessors), in microseconds with 1, 2 and 4 blocks, plain rows:
 ///
-/// | Rows | 125 KiB a row    | 250 KiB          | 501 KiB           |
+/// | Rows | 125 KiB per row    | 250 KiB          | 501 KiB           |
 /// |-----:|------------------|------------------|-------------------|
 /// |   96 | 13.5, 14.9, 17.8 | 18.9, 19.1, 20.4 | 26.5, 27.7, 26.8  |
 /// |  132 | 15.2, 16.3, 21.5 | 22.1, 22.7, 24.9 | 34.2, 34.9, 33.9  |

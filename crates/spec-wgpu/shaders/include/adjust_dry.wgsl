@@ -1,9 +1,9 @@
 // DRY: how long a sequence each token would repeat, and the penalty for it. This file is a part of
 // adjust_logits and uses its declarations. Three passes before `finish`:
 //
-// 1. `dry_weigh`  a thread a row: the row's penalty and range.
-// 2. `dry_limit`  a workgroup a row: how many tokens at the end of the text are no breakers.
-// 3. `dry_match`  a thread a token of a row's text: the length of the sequence before it.
+// 1. `dry_weigh`  a thread per row: the row's penalty and range.
+// 2. `dry_limit`  a workgroup per row: how many tokens at the end of the text are no breakers.
+// 3. `dry_match`  a thread per token of a row's text: the length of the sequence before it.
 
 // dry_weigh
 @group(0) @binding(2) var<storage, read> dry_multiplier: array<u32>;

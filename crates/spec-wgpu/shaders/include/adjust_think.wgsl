@@ -1,10 +1,10 @@
 // Thinking budgets: the token that each row must take. This file is a part of adjust_logits and
 // uses its declarations. Passes before `finish`, which writes the flags:
 //
-// 1. `think_start`  a thread a token of a row's text: where the last `think_start` ends.
-// 2. `think_taken`  a workgroup a row: how many tokens of `think_forced` end the text.
-// 3. `think_over`   a thread a token of a row's text: whether the thinking has ended before them.
-// 4. `think_write`  a thread a row: the token.
+// 1. `think_start`  a thread per token of a row's text: where the last `think_start` ends.
+// 2. `think_taken`  a workgroup per row: how many tokens of `think_forced` end the text.
+// 3. `think_over`   a thread per token of a row's text: whether the thinking has ended before them.
+// 4. `think_write`  a thread per row: the token.
 
 @group(0) @binding(5) var<storage, read> think_budget: array<i32>;
 // think_start of `think_start`, think_end of `think_over`, think_forced of the others
