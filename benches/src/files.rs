@@ -7,7 +7,7 @@ use std::path::Path;
 
 use spec_conformance::{Data, Tensor};
 
-/// Writes `NAME.npy`. Numbers of bf16, which numpy lacks, are written as f32.
+/// Writes `NAME.npy`. Numbers of f16 and bf16 are written as f32, because numpy lacks bf16.
 pub(crate) fn write(folder: &Path, name: &str, tensor: &Tensor) -> Result<(), String> {
     let wide = match &tensor.data {
         Data::BF16(halves) => {

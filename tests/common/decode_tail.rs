@@ -204,6 +204,17 @@ impl Sampling {
         })
     }
 
+    /// These parameters as those of `adjust_logits`.
+    fn adjusting<'b>(&'b self, buffers: adjust_logits::Buffers<'b>) -> adjust_logits::Buffers<'b> {
+        buffers
+            .repetition(&self.repetition)
+            .frequency(&self.frequency)
+            .presence(&self.presence)
+            .min_tokens(&self.min_tokens)
+            .stop_tokens(&self.stop_tokens)
+            .no_repeat_ngram(&self.no_repeat_ngram)
+    }
+
     fn write(&mut self, requests: &[Request]) -> Result<()> {
         let of = |value: fn(&Request) -> i32| requests.iter().map(value).collect::<Vec<i32>>();
         self.prompt_lengths.write(&of(|request| request.prompt.len() as i32))?;
@@ -463,14 +474,8 @@ impl DecodeTail for Tail {
         let adjusted = adjusted
             .requests(&self.requests)
             .draft_tokens(&self.draft_tokens)
-            .parents(&self.parents)
-            .repetition(&sampling.repetition)
-            .frequency(&sampling.frequency)
-            .presence(&sampling.presence)
-            .min_tokens(&sampling.min_tokens)
-            .stop_tokens(&sampling.stop_tokens)
-            .no_repeat_ngram(&sampling.no_repeat_ngram);
-        self.adjust.call_on(adjusted, stream())?;
+            .parents(&self.parents);
+        self.adjust.call_on(sampling.adjusting(adjusted), stream())?;
 
         let chosen = sample_logits::Buffers::new(
             &self.logits,

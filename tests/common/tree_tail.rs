@@ -211,14 +211,8 @@ impl DecodeTail for TreeTail {
         let adjusted = adjusted
             .requests(&packed.requests)
             .draft_tokens(&packed.tokens)
-            .parents(&packed.parents)
-            .repetition(&sampling.repetition)
-            .frequency(&sampling.frequency)
-            .presence(&sampling.presence)
-            .min_tokens(&sampling.min_tokens)
-            .stop_tokens(&sampling.stop_tokens)
-            .no_repeat_ngram(&sampling.no_repeat_ngram);
-        self.adjust.call_on(adjusted, stream())?;
+            .parents(&packed.parents);
+        self.adjust.call_on(sampling.adjusting(adjusted), stream())?;
         let chosen = sample_logits::Buffers::new(
             &packed.logits,
             &packed.positions,

@@ -96,7 +96,8 @@ impl<O: Subject> Recomposed<O> {
         let wanted = if rows == 0 { 0 } else { rng.between(0, rows + 3) };
         let picked: Vec<usize> = (0..wanted).map(|_| rng.below(rows)).collect();
         let counted = &shapes.arguments()[0].forms[0].sizes[0];
-        // A size that is defined as the number of rows, where the definition holds.
+        // Whether the declaration defines a size as the number of rows, and the arguments that the
+        // definition depends on are given or absent as it says.
         let is_defined = |size: &Size| {
             shapes.rules().iter().any(|rule| {
                 let holds = |&(at, is_given): &(usize, bool)| {
@@ -168,6 +169,18 @@ impl<O: Subject> Case<O> {
         let at = O::ARGUMENTS.iter().position(|argument| argument.name == name);
         let made = at.and_then(|at| made[at]).unwrap_or_else(|| panic!("no shape for `{name}`"));
         self.output_of(name, dtype, made.shape())
+    }
+
+    /// The case with each of these outputs in one call of two, by chance.
+    pub(crate) fn some_outputs<const N: usize>(
+        self,
+        rng: &mut Rng,
+        outputs: [(&'static str, DType); N],
+    ) -> Self {
+        let add = |case: Self, (name, dtype)| {
+            if rng.chance(2) { case.output(name, dtype) } else { case }
+        };
+        outputs.into_iter().fold(self, add)
     }
 
     /// The case with one more argument, of this type and shape, which the call writes: an output

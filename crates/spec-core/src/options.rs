@@ -67,7 +67,7 @@ pub struct Range {
 pub enum Bound {
     /// This number.
     Number(f64),
-    /// The value of another option.
+    /// The value that the call has for this other option.
     Option(&'static OptionInfo),
 }
 

@@ -97,7 +97,7 @@ fn integers(rows: usize, cols: usize, below: u64, seed: u64, device: &Device) ->
     Tensor::from_vec(all, (rows, cols), device).unwrap()
 }
 
-/// A tensor of candle with the elements of one of the vectors.
+/// An argument of a golden vector as a tensor of candle.
 fn tensor(tensor: &spec_conformance::Tensor, device: &Device) -> Result<Tensor> {
     let shape = &tensor.shape[..];
     match &tensor.data {
@@ -112,7 +112,7 @@ fn tensor(tensor: &spec_conformance::Tensor, device: &Device) -> Result<Tensor> 
     }
 }
 
-/// The element type that candle has for a result.
+/// The element type of candle's tensor for a result of the operators' type `dtype`.
 fn element(dtype: spec::DType) -> DType {
     match dtype {
         spec::DType::F32 => DType::F32,
@@ -125,7 +125,8 @@ fn element(dtype: spec::DType) -> DType {
     }
 }
 
-/// The elements of a result, as an operator's contract names their type.
+/// The elements of a result. `dtype` is their type in the operator's contract: numbers of u64 are
+/// i64 in candle.
 fn data(tensor: &Tensor, dtype: spec::DType) -> Result<Data> {
     let flat = tensor.flatten_all()?;
     Ok(match dtype {

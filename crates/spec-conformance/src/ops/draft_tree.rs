@@ -104,11 +104,7 @@ impl Subject for DraftTree {
             ("survivals", DType::F32),
             ("row_offsets", DType::I32),
         ];
-        for (name, dtype) in optional {
-            if rng.chance(2) {
-                case = case.output(name, dtype);
-            }
-        }
+        case = case.some_outputs(rng, optional);
         case = with_rows(case, rng, dtype, batch, n);
         case.in_place("flags", Tensor::vector(rng.flags()))
     }

@@ -56,11 +56,8 @@ impl Subject for MoeAlign {
         if let Some(map) = map {
             case = case.input("expert_map", Tensor::vector(map));
         }
-        for name in ["sorted_tokens", "block_limits", "num_blocks"] {
-            if rng.chance(2) {
-                case = case.output(name, DType::I32);
-            }
-        }
+        let optional = ["sorted_tokens", "block_limits", "num_blocks"];
+        case = case.some_outputs(rng, optional.map(|name| (name, DType::I32)));
         case.output("sorted_ids", rng.pick(&[DType::I32, DType::U32]))
             .output("block_experts", DType::I32)
             .output("counts", DType::I32)

@@ -93,11 +93,7 @@ impl Subject for SuffixLookup {
             ("shares", DType::F32),
             ("match_lengths", DType::I32),
         ];
-        for (name, dtype) in optional {
-            if rng.chance(2) {
-                case = case.output(name, dtype);
-            }
-        }
+        case = case.some_outputs(rng, optional);
         case.in_place("flags", Tensor::vector(rng.flags()))
     }
 

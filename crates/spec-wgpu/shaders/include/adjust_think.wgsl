@@ -4,7 +4,7 @@
 // 1. `think_start`  a thread per token of a row's text: where the last `think_start` ends.
 // 2. `think_taken`  a workgroup per row: how many tokens of `think_forced` end the text.
 // 3. `think_over`   a thread per token of a row's text: whether the thinking has ended before them.
-// 4. `think_write`  a thread per row: the token.
+// 4. `think_write`  a thread per row: writes the token that the row must take, or -1 for none.
 
 @group(0) @binding(5) var<storage, read> think_budget: array<i32>;
 // think_start of `think_start`, think_end of `think_over`, think_forced of the others
