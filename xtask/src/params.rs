@@ -43,7 +43,10 @@ fn place_holders<'n>(root: &Path, names: impl Iterator<Item = &'n str>) -> Resul
             write(&manifest, &format!("{lines}crc32 {name}.bin 00000000\n"))?;
         }
         let header = shaders.join(format!("params/{name}.wgsl"));
-        if shaders.join(format!("{name}.wgsl")).exists() && !header.exists() {
+        let host = root.join(format!("crates/spec-wgpu/src/ops/{name}.rs"));
+        // Operators that share a header have none of their own.
+        let declares = fs::read_to_string(host).is_ok_and(|host| host.contains("launch_params!"));
+        if shaders.join(format!("{name}.wgsl")).exists() && declares && !header.exists() {
             write(&header, "")?;
         }
     }
@@ -58,7 +61,12 @@ mod tests {
     fn only_what_is_missing_is_made() {
         let root = std::env::temp_dir().join(format!("spec-xtask-params-{}", std::process::id()));
         let at = |path: &str| root.join("crates").join(path);
-        for folder in ["spec-cuda/kernels", "spec-cuda/compiled", "spec-wgpu/shaders/params"] {
+        for folder in [
+            "spec-cuda/kernels",
+            "spec-cuda/compiled",
+            "spec-wgpu/shaders/params",
+            "spec-wgpu/src/ops",
+        ] {
             fs::create_dir_all(at(folder)).unwrap();
         }
         let files = [
@@ -67,18 +75,25 @@ mod tests {
             ("spec-cuda/compiled/old.bin", "old"),
             ("spec-cuda/compiled/manifest.txt", "crc32 old.bin 12345678\n"),
             ("spec-wgpu/shaders/new.wgsl", ""),
+            ("spec-wgpu/src/ops/new.rs", "launch_params! {"),
+            ("spec-wgpu/shaders/shares.wgsl", ""),
+            ("spec-wgpu/src/ops/shares.rs", ""),
         ];
         for (path, text) in files {
             fs::write(at(path), text).unwrap();
         }
-        place_holders(&root, ["old", "new", "planned"].into_iter()).unwrap();
+        place_holders(&root, ["old", "new", "shares", "planned"].into_iter()).unwrap();
         let text = |path: &str| fs::read_to_string(at(path)).ok();
         assert_eq!(text("spec-cuda/compiled/old.bin").as_deref(), Some("old"));
         assert_eq!(text("spec-cuda/compiled/new.bin").as_deref(), Some(""));
         let manifest = "crc32 old.bin 12345678\ncrc32 new.bin 00000000\n";
         assert_eq!(text("spec-cuda/compiled/manifest.txt").as_deref(), Some(manifest));
         assert_eq!(text("spec-wgpu/shaders/params/new.wgsl").as_deref(), Some(""));
-        for none in ["spec-cuda/compiled/planned.bin", "spec-wgpu/shaders/params/old.wgsl"] {
+        for none in [
+            "spec-cuda/compiled/planned.bin",
+            "spec-wgpu/shaders/params/old.wgsl",
+            "spec-wgpu/shaders/params/shares.wgsl",
+        ] {
             assert_eq!(text(none), None, "{none}");
         }
         fs::remove_dir_all(&root).unwrap();

@@ -29,6 +29,24 @@
 // logit as stored; `entry_of(token, raw)`; and AT_ONCE, the number of groups whose tokens a warp
 // loads before it uses any of them.
 
+// What differs between types Racers: here, tokens are their own indices in the row, and noise is
+// bounded for 64 entries at a time. Rows of other kinds specialise this struct
+// (sample_logits_ids.cu), and overload `finish_of` (race.cuh).
+template <typename Racers>
+struct RaceOf {
+    // The token whose noise an entry of the row has.
+    INLINE static u32 token(const Racers&, u32 index) { return index; }
+
+    // Lists the entries of the listed groups that may finish before `bar`.
+    template <bool EXACT, typename Race>
+    INLINE static void list_tokens(const Race& race, const Racers& racers, u32 bar, u64& best) {
+        race.template list_tokens<EXACT>(racers, race.shared.group_count, bar, best);
+    }
+
+    // The first finish, with the index in the row in place of the token. By the whole block.
+    INLINE static u64 with_index(const Racers&, u64 finish) { return finish; }
+};
+
 // The order of two approximate times is certain if the larger is at least NEAR times the smaller.
 // The distance from 1 is 8 times the errors of `about_variate` and `approximate_exp2` together.
 constexpr float NEAR = 1.0f + 1.0f / 16384.0f;
@@ -435,6 +453,8 @@ struct LeaderRace {
 
 private:
     friend struct RaceOrder;
+    template <typename Racers>
+    friend struct RaceOf;
 
     // The bits of an upper bound of a token's exact time, times `widen`, where `time` has the bits
     // of the approximate time.
@@ -446,8 +466,9 @@ private:
 
     // The approximate time of a token; infinite if the token does not race.
     template <typename Racers>
-    INLINE static Runner about(const Racers& racers, u32 token, float entry) {
-        Runner own = {token, infinity(), true};
+    INLINE static Runner about(const Racers& racers, u32 index, float entry) {
+        Runner own = {index, infinity(), true};
+        const u32 token = RaceOf<Racers>::token(racers, index);
         const NoiseWords words(racers.draw, token);
         float noise = 0.0f;
         // The noise of a token is the least noise of its group plus the token's own part. The token
@@ -459,7 +480,7 @@ private:
             const float variate = about_variate(high, low);
             if (part == 0 || token % GROUP != words.lane) noise += part == 0 ? variate * (1.0f / GROUP) : variate;
         }
-        const float time = noise * racers.about_slowness(token, entry, own.sure);
+        const float time = noise * racers.about_slowness(index, entry, own.sure);
         if (time < LARGEST) own.time = time;
         return own;
     }
@@ -473,7 +494,7 @@ private:
         if (bar >= NONE - 1) bar = raised(earliest_bar(racers, pieces), widen);
         list_groups<EXACT>(racers, bar, [](u32, u32) {});
         __syncthreads();
-        list_tokens<EXACT>(racers, shared.group_count, bar, best);
+        RaceOf<Racers>::template list_tokens<EXACT>(*this, racers, bar, best);
         if (threadIdx.x >= min(shared.token_count, MAX_TOKENS)) return {NONE, infinity(), true};
         return about(racers, shared.tokens[threadIdx.x], shared.entries[threadIdx.x]);
     }
@@ -596,6 +617,6 @@ private:
         best = warp_min(best);
         if (threadIdx.x % WARP == 0) of_warps[threadIdx.x / WARP] = best;
         __syncthreads();
-        return warp_min(of_warps[threadIdx.x % SELECT_WARPS]);
+        return RaceOf<Racers>::with_index(racers, warp_min(of_warps[threadIdx.x % SELECT_WARPS]));
     }
 };

@@ -16,6 +16,7 @@
 // Bytes: the logits once, 32 * 4 * 128256 = 16.4 MB at 32 rows: 3.6 us at 4.6 TB/s. If top-p alone
 // keeps many tokens, or if probabilities are wanted, the weights are added up: 34 instructions an
 // entry, 23 of them in exact::exp.
+#include "sample_logits_kept.cuh"
 #include "sample_logits_nucleus.cuh"
 
 union Shared {
@@ -66,6 +67,7 @@ struct Sampling {
                 write_token(p, index, i, i == 0 ? token : NONE, 0.0f);
             }
         }
+        write_one_kept(p, index, team.blocks, static_cast<i32>(token), true);
         if (p.probs.data == nullptr) return;
         const Tokens tokens(row);
         write_one_hot(p.probs[index], tokens.begin, tokens.end, team.lane, token);
@@ -129,6 +131,36 @@ struct Sampling {
         }
     }
 
+    // Writes the tokens that `race_candidates` has kept, in ascending order, and their number. By the
+    // leading block.
+    INLINE void write_kept_candidates(CandidateList& candidates) const {
+        const bool stays = candidates.list[threadIdx.x] != NEVER;
+        const u32 those = __ballot_sync(ALL_LANES, stays);
+        __shared__ u32 of_warps[SELECT_WARPS];
+        if (team.lane == 0) of_warps[team.warp] = __popc(those);
+        __syncthreads();
+        const SumsOfWarps<u32> sums(of_warps, SELECT_WARPS, team.lane);
+        const u32 all = sums.all();
+        const u32 place = sums.before(team.warp) + __popc(those & lanes_below());
+        if (p.kept_counts != nullptr && threadIdx.x == 0) p.kept_counts[index] = static_cast<i32>(all);
+        if (p.kept_tokens.data == nullptr) return;
+        // Of more tokens than there is room for, the first in the order of logits are listed.
+        const u32 listed = min(all, p.kept);
+        const u32 token = static_cast<u32>(candidates.list[threadIdx.x]);
+        // The noise is no longer needed.
+        u32* const tokens = reinterpret_cast<u32*>(candidates.noise);
+        if (stays) tokens[place] = token;
+        __syncthreads();
+        i32* const to = p.kept_tokens[index];
+        if (stays && place < listed) {
+            u32 rank = 0;
+#pragma unroll 4
+            for (u32 i = 0; i < listed; ++i) rank += tokens[i] < token;
+            to[rank] = static_cast<i32>(token);
+        }
+        for (u32 i = listed + threadIdx.x; i < p.kept; i += SELECT_THREADS) to[i] = -1;
+    }
+
     // Writes the first sorted tokens of a row at temperature 0.
     INLINE void write_sorted(const CandidateList& candidates, u32 count) const {
         for (u32 i = threadIdx.x; i < p.draws; i += SELECT_THREADS) {
@@ -149,9 +181,11 @@ struct Sampling {
             sort_candidates(candidates, count, first);
             if (options.greedy) {
                 write_sorted(candidates, first);
+                write_one_kept(p, index, Cluster::alone(), static_cast<i32>(NONE - static_cast<u32>(candidates.sorted[0])), true);
             } else {
                 race_candidates(candidates, team, first, limit, options, scale, draw(), weighs());
                 write_first(candidates.list, first, LogProb(scale, candidates.total));
+                if (lists_kept(p)) write_kept_candidates(candidates);
             }
         }
     }
@@ -190,6 +224,15 @@ __device__ __noinline__ void write_kept_probs(Sampling<T> sampling, Kept kept, u
         kept.probs(by, entries, first, least, factor, probs);
     };
     write_probs(sampling.p, sampling.index, sampling.row, sampling.team.lane, probs_of);
+}
+
+// Writes the kept tokens of a row that the leading block did not end.
+template <typename T>
+__device__ __noinline__ void write_kept_row(Sampling<T> sampling, Kept kept) {
+    // All blocks have read the lists in the memory of the selection.
+    sampling.team.blocks.sync();
+    list_kept_tokens(sampling.p, sampling.index, sampling.shared.selection, sampling.team, sampling.row, kept,
+                     [](u32 token) { return static_cast<i32>(token); });
 }
 
 template <typename T>
@@ -337,6 +380,7 @@ __device__ __noinline__ void sample_together(const Params<T>& p, u32 index, Team
     }
     race_out_of_line(sampling(), kept, LogProb(scale, total));
     if (p.probs.data != nullptr) write_kept_probs(sampling(), kept, total);
+    if (lists_kept(p)) write_kept_row(sampling(), kept);
 }
 
 template <typename T>
@@ -350,7 +394,10 @@ INLINE void sample(const Params<T>& p) {
     const LeaderSelect leader_select(leader_memory);
     Team team(exchange);
     const u32 index = blockIdx.x >> (31 - __clz(team.blocks.size));
-    if (is_padding(p.of_rows, index)) return write_padding(p, index, team.blocks);
+    if (is_padding(p.of_rows, index)) {
+        write_one_kept(p, index, team.blocks, -1, false);
+        return write_padding(p, index, team.blocks);
+    }
     shared.candidates.begin();
     // Other blocks may list in this block's memory once they know that it has been cleared.
     if (team.blocks.size > 1) team.blocks.arrive_prepared();
@@ -400,7 +447,7 @@ INLINE void sample(const Params<T>& p) {
             return sampling().write_list_probs(options, scale);
         }
     }
-    const bool one = p.draws == 1 && !sampling().weighs() && p.vocab <= RaceShared::IN_ORDER * GROUP;
+    const bool one = p.draws == 1 && !sampling().weighs() && !lists_kept(p) && p.vocab <= RaceShared::IN_ORDER * GROUP;
     const bool whole = options.top_p == 1ull << 32 || first_floor(p, options) == 0;
     if (one && whole && !options.greedy && options.top_k == 0) {
         const bool has_histogram = uses_histogram(row, options);

@@ -72,10 +72,7 @@ struct ByColumn {
         if (p.probs.data != nullptr) {
             strided(p.vocab, [&](u32 i) { p.probs[index][i] = i == column ? 1.0f : 0.0f; });
         }
-        if (c.kept_tokens.data != nullptr) {
-            strided(c.kept, [&](u32 i) { c.kept_tokens[index][i] = i == 0 ? token_of(column) : -1; });
-        }
-        if (c.kept_counts != nullptr && leads()) c.kept_counts[index] = column == NONE ? 0 : 1;
+        write_one_kept(p, index, team.blocks, token_of(column), column != NONE);
     }
 
     INLINE void write_padding() const {
@@ -113,74 +110,7 @@ struct ByColumn {
 
     // Writes the first of the columns that race, in the order of columns, and their number.
     __device__ __noinline__ void write_kept(Kept kept) const {
-        constexpr u32 N = ColumnRow<T>::N;
-        const u64 floor = max(kept.floor, 1ull);
-        // Smaller entries surely do not race.
-        const float cut_entry = kept.cut.all() ? negative_infinity() : exact::value_of_key(kept.cut.key);
-        const float least = fmaxf(cut_entry, kept.scale.least_entry(floor));
-        u32 own = 0;
-        row.each(team.lane, [&](const float(&entries)[N], u32 first) {
-            own += __popc(racing(kept, least, entries, first));
-        });
-        team.publish(warp_sum(own));
-        const u32 all = static_cast<u32>(team.reduce_sum());
-        if (c.kept_counts != nullptr && leads()) c.kept_counts[index] = static_cast<i32>(all);
-        if (c.kept_tokens.data == nullptr) return;
-        // Of more columns, the first in the order of logits are listed.
-        Cut first_cut = {0, 0};
-        if (all > c.kept) {
-            ColumnRow<T> heavy = row;
-            heavy.make.floor = floor;
-            heavy.make.scale = kept.scale;
-            Options options;
-            options.inverse = kept.scale.inverse;
-            options.top_k = c.kept;
-            options.top_p = 1ull << 32;
-            options.floor = 0;
-            const OutOfLine<Kept> cut = filter_out_of_line(shared.selection, team, heavy, options, kept.scale);
-            team.exchanges = cut.exchanges;
-            first_cut = cut.result.cut;
-        }
-        const FloatCut within(first_cut);
-        const auto listed_of = [&](const float(&entries)[N], u32 first) {
-            u32 those = racing(kept, least, entries, first);
-#pragma unroll
-            for (u32 j = 0; j < N; ++j) {
-                if (!within.keeps(entries[j], first + j)) those &= ~(1u << j);
-            }
-            return those;
-        };
-        own = 0;
-        row.each(team.lane, [&](const float(&entries)[N], u32 first) { own += __popc(listed_of(entries, first)); });
-        team.publish(warp_sum(own));
-        u32 before = 0;
-        for (u32 i = team.lane; i < team.piece(); i += WARP) before += static_cast<u32>(team.published(i));
-        before = warp_sum(before);
-        i32* const to = c.kept_tokens[index];
-        // All lanes go through the loop together, because they add up the counts of neighbours.
-        for (u32 base = row.begin; base < row.end; base += WARP) {
-            float entries[N];
-            u32 first = 0;
-            u32 those = 0;
-            if (base + team.lane < row.end) {
-                row.fetch(base + team.lane, entries, first);
-                those = listed_of(entries, first);
-            }
-            __syncwarp();
-            const u32 count = __popc(those);
-            const u32 through = warp_inclusive_sum(count, team.lane);
-            u32 place = before + through - count;
-            for (; those != 0; those &= those - 1) {
-                if (place < c.kept) to[place] = token_of(first + __ffs(those) - 1);
-                place += 1;
-            }
-            __syncwarp();
-            before += __shfl_sync(ALL_LANES, through, WARP - 1);
-        }
-        const u32 listed = min(all, c.kept);
-        strided(c.kept, [&](u32 i) {
-            if (i >= listed) to[i] = -1;
-        });
+        list_kept_tokens(p, index, shared.selection, team, row, kept, [&](u32 column) { return token_of(column); });
     }
 
     // Writes the probabilities of the columns that race; `total` is the sum of their weights.
@@ -253,13 +183,6 @@ struct ByColumn {
         }
     }
 };
-
-// The ids of a row; null if there are none.
-INLINE const void* ids_of(const IntegerRows& ids, u32 index) {
-    if (ids.data == nullptr) return nullptr;
-    const u64 bytes = ids.stride * index * (ids.wide ? 8 : 4);
-    return static_cast<const u8*>(ids.data) + bytes;
-}
 
 template <typename T>
 INLINE ColumnRow<T> column_row(const Columns<T>& c, u32 index, const Team& team) {
@@ -389,7 +312,7 @@ INLINE void sample_columns(const Columns<T>& c) {
         by.write_certain(first);
     } else {
         if (p.probs.data != nullptr) by.write_shares(kept, total);
-        if (c.kept_tokens.data != nullptr || c.kept_counts != nullptr) by.write_kept(kept);
+        if (lists_kept(p)) by.write_kept(kept);
     }
     if (c.needs_raw != 0) by.write_reports(raw_key);
     // The leading block ends when all blocks have read its list.

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "params/sample_logits_columns.cuh"
-#include "sample_logits_cut.cuh"
+#include "sample_logits_kept.cuh"
 
 // Tokens that ids may name.
 constexpr i64 ID_TOKENS = 1ll << 24;
@@ -11,6 +11,13 @@ constexpr i64 ID_TOKENS = 1ll << 24;
 constexpr u64 PLACE_FORCED = 0;
 constexpr u64 PLACE_CERTAIN = 1;
 constexpr u64 PLACE_NOTHING = 0x7FFFFFFFull;
+
+// The ids of a row; null if there are none.
+INLINE const void* ids_of(const IntegerRows& ids, u32 index) {
+    if (ids.data == nullptr) return nullptr;
+    const u64 bytes = ids.stride * index * (ids.wide ? 8 : 4);
+    return static_cast<const u8*>(ids.data) + bytes;
+}
 
 // The token of each column of a row, and which tokens are allowed.
 struct ColumnTokens {
@@ -137,33 +144,6 @@ struct ColumnFinish {
         return finish < other.finish || (finish == other.finish && column < other.column);
     }
 };
-
-// The columns of a vector that race, a bit for each. Not inlined, since weights take many
-// instructions and this is not the race.
-template <u32 N>
-__device__ __noinline__ u32 racing_of(Kept kept, Entries<float, N> entries, u32 first) {
-    const FloatCut by(kept.cut);
-    const u64 floor = max(kept.floor, 1ull);
-    u32 those = 0;
-#pragma unroll
-    for (u32 j = 0; j < N; ++j) {
-        const bool races = by.keeps(entries.items[j], first + j) && kept.scale.fixed(entries.items[j]) >= floor;
-        those |= races ? 1u << j : 0u;
-    }
-    return those;
-}
-
-template <u32 N>
-INLINE u32 racing(const Kept& kept, float least, const float (&entries)[N], u32 first) {
-    Entries<float, N> own;
-    bool any = false;
-#pragma unroll
-    for (u32 j = 0; j < N; ++j) {
-        own.items[j] = entries[j];
-        any = any || entries[j] >= least;
-    }
-    return any ? racing_of<N>(kept, own, first) : 0;
-}
 
 // The columns that race.
 template <typename T>

@@ -1,6 +1,6 @@
 // sample_logits for batches in which every row draws one token from all tokens except those that
 // min-p drops, or takes the most likely token, and in which the distribution that the token was
-// drawn from is wanted. Logits are f32; rows of 16 bits go to sample_logits.cu.
+// drawn from is wanted.
 //
 // A block or a cluster of blocks owns a row, and each warp reads a range of its groups of 64
 // tokens:
@@ -24,7 +24,8 @@
 #include "sample_logits_plain.cuh"
 #include "sample_logits_row.cuh"
 
-// Tokens in a quad, which a lane weighs together, and quads of a lane that are in flight.
+// Tokens in a quad, which a lane weighs together, and quads of a lane that are in flight. A lane reads
+// one quad of f32 at once, and two neighbouring quads of 16 bits.
 constexpr u32 QUAD = 4;
 constexpr u32 QUADS = 4;
 // Tokens that a warp weighs in a step.
@@ -33,7 +34,8 @@ constexpr u32 STEP = QUADS * QUAD * WARP;
 constexpr u32 RACE = 64;
 
 // A lane has eight loads in flight.
-using PlainRow = LogitGroups<float, false, 8>;
+template <typename T>
+using PlainRow = LogitGroups<T, false, 8>;
 
 // The sum of a lane's weights in units of 2^-40. A lane has at most 512 weights, each split into 20
 // high bits and 20 low bits.
@@ -53,16 +55,20 @@ struct Units {
 };
 
 // The weights of a warp's range of a row.
+template <typename T>
 struct Weights {
-    // Tokens in one quad for each lane of a warp.
-    static constexpr u32 LANES_QUADS = QUAD * WARP;
+    // Quads that a lane reads at once, and how often it reads in a step.
+    static constexpr u32 AT_ONCE = Pack<T>::N / QUAD;
+    static constexpr u32 READS = QUADS / AT_ONCE;
+    // Tokens that a warp reads at once.
+    static constexpr u32 WARP_READS = Pack<T>::N * WARP;
 
-    // The quads of a lane in one step of the warp.
+    // What a lane reads in one step of the warp.
     struct Lane {
-        float4 quads[QUADS];
+        Pack<T> reads[READS];
     };
 
-    const float* row;
+    const T* row;
     float* probs;
     // The largest logit of each group of the row.
     const float* tops;
@@ -81,31 +87,39 @@ struct Weights {
     float heavy;
 
     // `room` is the shared memory of each warp, in bytes.
-    INLINE Weights(const float* logits, float* to, const float* of_groups, const WarpRange& range, u32 vocab,
+    INLINE Weights(const T* logits, float* to, const float* of_groups, const WarpRange& range, u32 vocab,
                    float4* of_warps, u32 room)
         : row(logits), probs(to), tops(of_groups), kept(of_warps + threadIdx.x / WARP * (room / sizeof(float4))),
           lane(lane_id()), begin(range.begin * GROUP), end(min(range.end * GROUP, vocab)) {
         const bool aligned = reinterpret_cast<u64>(row) % 16 == 0 && reinterpret_cast<u64>(probs) % 16 == 0;
         whole = aligned ? max(begin, end / GROUP * GROUP) : begin;
         const u32 fit = room / sizeof(float);
-        kept_end = min(whole, begin + fit / LANES_QUADS * LANES_QUADS);
+        kept_end = min(whole, begin + fit / WARP_READS * WARP_READS);
     }
 
-    // The first token of the lane's i-th quad in the step that begins with token `first`.
-    INLINE u32 place(u32 first, u32 i) const { return first + (i * WARP + lane) * QUAD; }
+    // The first token of what the lane reads the i-th time, and of its i-th quad, in the step that
+    // begins with token `first`.
+    INLINE u32 place_of_read(u32 first, u32 i) const { return first + (i * WARP + lane) * Pack<T>::N; }
+    INLINE u32 place(u32 first, u32 i) const { return place_of_read(first, i / AT_ONCE) + i % AT_ONCE * QUAD; }
 
     INLINE float4& slot(u32 at) const { return kept[(at - begin) / QUAD]; }
 
-    // Reads a quad for the last time (evict first); past the end, the last quad.
-    INLINE void read(float4& quad, u32 at) const {
-        quad = __ldcs(reinterpret_cast<const float4*>(row + min(at, whole - QUAD)));
+    // The logits of the `part`-th quad that was read at once.
+    INLINE static float4 quad(const Pack<T>& read, u32 part) {
+        const T* const from = read.items + part * QUAD;
+        return make_float4(to_f32(from[0]), to_f32(from[1]), to_f32(from[2]), to_f32(from[3]));
+    }
+
+    // Reads for the last time (evict first); past the end, the last tokens.
+    INLINE void read(Pack<T>& pack, u32 at) const {
+        pack.raw = __ldcs(reinterpret_cast<const uint4*>(row + min(at, whole - Pack<T>::N)));
     }
 
     // Issues the loads of the step that begins with token `first`.
     INLINE void read_step(Lane& own, u32 first) const {
         if (first >= whole) return;
 #pragma unroll
-        for (u32 i = 0; i < QUADS; ++i) read(own.quads[i], place(first, i));
+        for (u32 i = 0; i < READS; ++i) read(own.reads[i], place_of_read(first, i));
     }
 
     // Sets what weights depend on: the row's largest logit and the request's options.
@@ -124,7 +138,7 @@ struct Weights {
 
     // The weight of a token, also if the largest logit is infinite.
     INLINE float any_weight(u32 token) const {
-        const float x = __ldg(row + token);
+        const float x = to_f32(row[token]);
         return x == scale.largest ? 1.0f : weight(x);
     }
 
@@ -150,12 +164,13 @@ struct Weights {
 #pragma unroll
             for (u32 i = 0; i < QUADS; ++i) {
                 const u32 at = place(first, i);
+                Pack<T>& pack = own.reads[i / AT_ONCE];
                 if (light) {
                     if (at < whole) zero(at);
                 } else if (at < whole) {
-                    visit(at, weights(own.quads[i]));
+                    visit(at, weights(quad(pack, i % AT_ONCE)));
                 }
-                read(own.quads[i], at + STEP);
+                if (i % AT_ONCE == AT_ONCE - 1) read(pack, place_of_read(first, i / AT_ONCE) + STEP);
             }
         }
     }
@@ -250,22 +265,29 @@ struct Weights {
 
 // Receives what `survey` reads: picks entries for the noise (picks.cuh), and keeps logits for
 // `Weights`.
+template <typename T>
 struct PicksAndLogits {
-    const Picks<PlainRow>& picks;
-    const Weights& weights;
+    const Picks<PlainRow<T>>& picks;
+    const Weights<T>& weights;
 
     struct Wanted {
-        typename Picks<PlainRow>::Wanted wanted;
-        const Weights& weights;
+        typename Picks<PlainRow<T>>::Wanted wanted;
+        const Weights<T>& weights;
         // The first of the groups that the warp has read.
         u32 group;
 
-        // `i` counts the quads that the warp's lanes read, one quad a lane.
-        template <typename Pack>
-        INLINE void operator()(u32 i, Pack&& pack) const {
-            wanted(i, pack);
-            const u32 at = weights.place(group * GROUP, i);
-            if (at < weights.kept_end) reinterpret_cast<uint4&>(weights.slot(at)) = pack(0);
+        // `i` counts how often the warp's lanes have read.
+        template <typename Read>
+        INLINE void operator()(u32 i, Read&& read) const {
+            wanted(i, read);
+            const u32 at = weights.place_of_read(group * GROUP, i);
+            if (at >= weights.kept_end) return;
+            Pack<T> pack;
+            pack.raw = read(0);
+#pragma unroll
+            for (u32 part = 0; part < Weights<T>::AT_ONCE; ++part) {
+                weights.slot(at + part * QUAD) = Weights<T>::quad(pack, part);
+            }
         }
     };
 
@@ -307,7 +329,8 @@ INLINE void await_race(const LeaderRace& leader, const Senders& blocks, Arrivals
 
 // Writes the probabilities of a row at temperature 0, and returns the row's most likely token; the
 // first token if no logit is above negative infinity. By all blocks.
-INLINE u32 write_certain_probs(Team& team, const PlainRow& row, const Weights& weights, const WarpRange& range, u32 largest_key) {
+template <typename T>
+INLINE u32 write_certain_probs(Team& team, const PlainRow<T>& row, const Weights<T>& weights, const WarpRange& range, u32 largest_key) {
     u32 token = 0;
     if (largest_key > LOWEST_KEY) {
         const float largest = exact::value_of_key(largest_key);
@@ -326,7 +349,9 @@ INLINE u32 dynamic_shared() {
     return bytes;
 }
 
-INLINE void sample_probs(const Params<float>& p) {
+template <typename T>
+INLINE void sample_probs(const Params<T>& p) {
+    using Row = PlainRow<T>;
     // The largest logit of each group, where the leading block also receives those of other blocks,
     // followed by room for logits and weights. Not an array of fixed size: the rest of the memory
     // is for logits.
@@ -353,25 +378,25 @@ INLINE void sample_probs(const Params<float>& p) {
         Request::arrive();
         __syncwarp();
     };
-    const PlainRow row = {p.logits[index], nullptr, p.vocab};
+    const Row row = {p.logits[index], nullptr, p.vocab};
     const u32 piece = team.piece();
     const WarpRange range = warp_range_of(p.vocab, piece, blocks.size);
     const u32 room = (dynamic_shared() / sizeof(float4) - quads_of_tops) / SELECT_WARPS * sizeof(float4);
-    Weights weights(row.row, p.probs[index], tops, range, p.vocab, memory + quads_of_tops, room);
+    Weights<T> weights(row.row, p.probs[index], tops, range, p.vocab, memory + quads_of_tops, room);
     const NoFilter filter;
-    const Picks<PlainRow> picks(picks_of[leader.warp], row, range.begin, range.end);
-    LeaderRace::Noise<Picks<PlainRow>, NoFilter> noise(leader, picks, range, filter);
+    const Picks<Row> picks(picks_of[leader.warp], row, range.begin, range.end);
+    LeaderRace::Noise<Picks<Row>, NoFilter> noise(leader, picks, range, filter);
     float top = negative_infinity();
     const auto visit = [&](u32 group, float its) {
         tops[group] = its;
         top = fmaxf(top, its);
     };
-    const PicksAndLogits picks_and_logits = {picks, weights};
+    const PicksAndLogits<T> picks_and_logits = {picks, weights};
     survey_plain(p, index, request, leader, row, range, noise, visit, NoVisitor{}, picks_and_logits, begin);
     const Options options(request);
     const Draw draw = request.draw(p);
     if (blocks.size > 1) blocks.wait_started();
-    Weights::Lane own;
+    typename Weights<T>::Lane own;
     // While the largest logits are on their way to the other blocks.
     team.publish_relaxed(__reduce_max_sync(ALL_LANES, key_of(top)), [&] {
         if (!options.greedy) {
@@ -395,7 +420,7 @@ INLINE void sample_probs(const Params<float>& p) {
             if (blocks.rank != 0) return;
             await_race(leader, blocks, arrivals, p.vocab);
             const LeaderRace::Front front = leader.front<false>(options.inverse, team.pieces());
-            const Racers<PlainRow, NoFilter> racers(draw, row, scale, options.floor, negative_infinity(), NoFilter{});
+            const Racers<Row, NoFilter> racers(draw, row, scale, options.floor, negative_infinity(), NoFilter{});
             token = static_cast<u32>(leader.winner(racers, team.pieces(), front.early));
         });
         const u64 total = team.reduce_sum();
@@ -409,4 +434,9 @@ INLINE void sample_probs(const Params<float>& p) {
     write_token(p, index, 0, token, logprob);
 }
 
-SPEC_KERNEL_BLOCKS(sample_logits_probs_f32, sample_probs, Params<float>, SELECT_THREADS, 2)
+#define PROBS(dtype, T) \
+    SPEC_KERNEL_BLOCKS(sample_logits_probs_##dtype, sample_probs<T>, Params<T>, SELECT_THREADS, 2)
+
+PROBS(f32, float)
+PROBS(f16, f16)
+PROBS(bf16, bf16)

@@ -5,8 +5,7 @@
 // Column c stands for token first_token + c. Groups of 64 are of tokens, so the row is read as if it
 // began at the last multiple of 256 tokens: its first groups have tokens that are not there, and its
 // last group may have. `Draw` counts Philox blocks from the same token, so that no other part of the
-// race knows of the shard. The leading block takes the largest logit of all
-// ranks where it is given, and the exact time of the winner where `winners` is wanted.
+// race knows of the shard.
 //
 // Bytes: the logits once.
 #define Draw DrawOfRow
@@ -39,8 +38,7 @@ struct Draw : DrawOfRow {
     }
 };
 
-#include "sample_logits_columns.cuh"
-#include "sample_logits_plain.cuh"
+#include "sample_logits_part.cuh"
 
 // Tokens whose least noise one Philox block has.
 constexpr u32 BLOCK_TOKENS = 4 * GROUP;
@@ -83,17 +81,6 @@ struct ShardGroups {
         return max_or_nan(raw, rest);
     }
 };
-
-// The lowest column that the mask allows, NONE if it allows none. By a warp.
-__device__ __noinline__ u32 lowest_allowed_column(ColumnTokens tokens, u32 vocab, u32 lane) {
-#pragma unroll 1
-    for (u32 base = 0; base < vocab; base += WARP) {
-        const bool in = base + lane < vocab && tokens.allows(tokens.first + base + lane);
-        const u32 those = __ballot_sync(ALL_LANES, in);
-        if (those != 0) return base + __ffs(those) - 1;
-    }
-    return NONE;
-}
 
 template <typename T, bool MASKED>
 INLINE void sample_shard(const Columns<T>& c) {
@@ -157,69 +144,9 @@ INLINE void sample_shard(const Columns<T>& c) {
     if (blocks.rank != 0) return leader.send(blocks, arrivals, range, piece);
 
     leader.await(blocks, arrivals);
-    const u32 pieces = blocks.size * SELECT_WARPS;
-    const LeaderRace::Front front = leader.front(options.inverse, pieces);
-    const u32 own_key = front.largest_key;
-    u32 largest_key = max(own_key, LOWEST_KEY);
-    u32 bits = 0;
-    if (c.maxima != nullptr) {
-        const float given = c.maxima[index];
-        // False for NaN.
-        if (given >= exact::value_of_key(largest_key)) {
-            largest_key = exact::sort_key(given);
-        } else {
-            bits |= BAD_LENGTHS;
-        }
-    }
-    const float largest = exact::value_of_key(largest_key);
-    // The token, counted as in the row; NONE if the row has nothing to offer.
-    u32 token = NONE;
-    u64 place = PLACE_NOTHING;
-    if (largest_key <= LOWEST_KEY) {
-        bits |= NON_FINITE;
-        if (leader.warp == 0) {
-            const ColumnTokens tokens = {nullptr, false, c.first_token, mask, c.mask_words};
-            const u32 lowest = lowest_allowed_column(tokens, p.vocab, leader.lane);
-            token = lead + (lowest == NONE ? 0 : lowest);
-            if (lowest != NONE) place = PLACE_CERTAIN;
-        }
-    } else if (options.greedy) {
-        bits |= options.bits;
-        if (own_key == largest_key) {
-#pragma unroll 1
-            for (u32 group = threadIdx.x; group < leader.groups; group += SELECT_THREADS) {
-                if (tops[group] == largest) atomicMin(&first_group, group);
-            }
-            __syncthreads();
-            if (leader.warp == 0) token = first_equal(row, tops + first_group, first_group, first_group + 1, leader.lane, largest);
-            place = PLACE_CERTAIN;
-        }
-    } else {
-        bits |= options.bits;
-        const Scale scale = {largest, options.inverse};
-        const Racers<Row, NoFilter> racers(draw, row, scale, options.floor, negative_infinity(), NoFilter{});
-        token = static_cast<u32>(leader.winner(racers, pieces, front.early));
-        if (c.winners != nullptr && threadIdx.x == 0 && token < vocab) {
-            place = min(static_cast<u64>(time_of(finish_of(racers, token))), PLACE_NOTHING);
-        }
-    }
-    if (threadIdx.x != 0) return;
-    i32 chosen = token < vocab ? static_cast<i32>(token - lead + c.first_token) : -1;
-    // If logits change during the call, no token may win. Then a whole row's token is its first.
-    if (chosen < 0 && c.maxima == nullptr) chosen = static_cast<i32>(c.first_token);
-    const i32 wanted = c.forced == nullptr ? -1 : c.forced[index];
-    if (wanted != -1) {
-        if (wanted >= 0 && static_cast<u32>(wanted) - c.first_token < p.vocab) {
-            chosen = wanted;
-            place = PLACE_FORCED;
-        } else if (wanted < -1 || c.maxima == nullptr) {
-            // Another rank may have a token that no column stands for here.
-            bits |= OUT_OF_RANGE;
-        }
-    }
-    raise_of(p, index, bits);
-    p.tokens.set(index, 0, chosen);
-    if (c.winners != nullptr) c.winners[index] = place << 32 | static_cast<u32>(chosen);
+    const ColumnTokens tokens = {nullptr, false, c.first_token, mask, c.mask_words};
+    const PartOfRow part = {tokens, lead, vocab};
+    end_part<false>(c, index, leader, row, part, options, draw, blocks.size * SELECT_WARPS, first_group);
 }
 
 #define SHARD(dtype, T)                                                                         \

@@ -31,6 +31,10 @@ struct Params {
     Rows<float> probs;
     // The logarithm of the probability with which each token was drawn, [rows, draws], or null.
     Rows<float> processed_logprobs;
+    // The tokens that race, [rows, kept], or null.
+    Rows<i32> kept_tokens;
+    // How many tokens race, [rows], or null.
+    i32* kept_counts;
     // One word of flags, or null.
     u32* flags;
     // The flags of each row, [rows], zeroed before the launch; or null.
@@ -43,10 +47,11 @@ struct Params {
     u32 draws;
     // 1 if min-p filters before top-k and top-p, else 0.
     u32 min_p_first;
-    u32 reserved;
+    // The number of kept tokens that a row lists.
+    u32 kept;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Params<float>) == 200);
+static_assert(sizeof(Params<float>) == 224);
 static_assert(SPEC_OFFSET(Params<float>, logits.data) == 0);
 static_assert(SPEC_OFFSET(Params<float>, logits.stride) == 8);
 static_assert(SPEC_OFFSET(Params<float>, positions.data) == 16);
@@ -67,13 +72,16 @@ static_assert(SPEC_OFFSET(Params<float>, probs.data) == 128);
 static_assert(SPEC_OFFSET(Params<float>, probs.stride) == 136);
 static_assert(SPEC_OFFSET(Params<float>, processed_logprobs.data) == 144);
 static_assert(SPEC_OFFSET(Params<float>, processed_logprobs.stride) == 152);
-static_assert(SPEC_OFFSET(Params<float>, flags) == 160);
-static_assert(SPEC_OFFSET(Params<float>, row_flags) == 168);
-static_assert(SPEC_OFFSET(Params<float>, requests) == 176);
-static_assert(SPEC_OFFSET(Params<float>, vocab) == 184);
-static_assert(SPEC_OFFSET(Params<float>, draws) == 188);
-static_assert(SPEC_OFFSET(Params<float>, min_p_first) == 192);
-static_assert(SPEC_OFFSET(Params<float>, reserved) == 196);
+static_assert(SPEC_OFFSET(Params<float>, kept_tokens.data) == 160);
+static_assert(SPEC_OFFSET(Params<float>, kept_tokens.stride) == 168);
+static_assert(SPEC_OFFSET(Params<float>, kept_counts) == 176);
+static_assert(SPEC_OFFSET(Params<float>, flags) == 184);
+static_assert(SPEC_OFFSET(Params<float>, row_flags) == 192);
+static_assert(SPEC_OFFSET(Params<float>, requests) == 200);
+static_assert(SPEC_OFFSET(Params<float>, vocab) == 208);
+static_assert(SPEC_OFFSET(Params<float>, draws) == 212);
+static_assert(SPEC_OFFSET(Params<float>, min_p_first) == 216);
+static_assert(SPEC_OFFSET(Params<float>, kept) == 220);
 
 // The parameters of the kernels that report the drawn tokens. `T` is the type of the logits.
 template <typename T>
@@ -131,6 +139,6 @@ struct DrawAndReport {
     Report<T> report;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(DrawAndReport<float>) == 336);
+static_assert(sizeof(DrawAndReport<float>) == 360);
 static_assert(SPEC_OFFSET(DrawAndReport<float>, drawing) == 0);
-static_assert(SPEC_OFFSET(DrawAndReport<float>, report) == 200);
+static_assert(SPEC_OFFSET(DrawAndReport<float>, report) == 224);

@@ -19,36 +19,33 @@ struct Columns {
     const i32* forced;
     // The place of each row's token and the token, [rows], or null.
     u64* winners;
-    // The tokens that race, [rows, kept], or null.
-    Rows<i32> kept_tokens;
-    // How many tokens race, [rows], or null.
-    i32* kept_counts;
     // The largest logit of each row, [rows], or null.
     float* largest;
+    // What is known of the ids of 64 columns each, [id_rows, ceil(vocab / 64)], in the workspace,
+    // [`ID_GROUP`] bytes for each; null: nothing.
+    u64* id_groups;
+    // The number of rows of ids: 1 if all rows have the same.
+    u64 id_rows;
     // The token of column 0, where no ids are given.
     u32 first_token;
     // The number of words of a row of the mask.
     u32 mask_words;
-    // The number of kept tokens that a row lists.
-    u32 kept;
     // 1 if a report needs the largest logit whatever the mask, else 0.
     u32 needs_raw;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Columns<float>) == 432);
+static_assert(sizeof(Columns<float>) == 448);
 static_assert(SPEC_OFFSET(Columns<float>, drawing) == 0);
-static_assert(SPEC_OFFSET(Columns<float>, report) == 200);
-static_assert(SPEC_OFFSET(Columns<float>, token_ids.data) == 336);
-static_assert(SPEC_OFFSET(Columns<float>, token_ids.stride) == 344);
-static_assert(SPEC_OFFSET(Columns<float>, token_ids.wide) == 352);
-static_assert(SPEC_OFFSET(Columns<float>, maxima) == 360);
-static_assert(SPEC_OFFSET(Columns<float>, forced) == 368);
-static_assert(SPEC_OFFSET(Columns<float>, winners) == 376);
-static_assert(SPEC_OFFSET(Columns<float>, kept_tokens.data) == 384);
-static_assert(SPEC_OFFSET(Columns<float>, kept_tokens.stride) == 392);
-static_assert(SPEC_OFFSET(Columns<float>, kept_counts) == 400);
+static_assert(SPEC_OFFSET(Columns<float>, report) == 224);
+static_assert(SPEC_OFFSET(Columns<float>, token_ids.data) == 360);
+static_assert(SPEC_OFFSET(Columns<float>, token_ids.stride) == 368);
+static_assert(SPEC_OFFSET(Columns<float>, token_ids.wide) == 376);
+static_assert(SPEC_OFFSET(Columns<float>, maxima) == 384);
+static_assert(SPEC_OFFSET(Columns<float>, forced) == 392);
+static_assert(SPEC_OFFSET(Columns<float>, winners) == 400);
 static_assert(SPEC_OFFSET(Columns<float>, largest) == 408);
-static_assert(SPEC_OFFSET(Columns<float>, first_token) == 416);
-static_assert(SPEC_OFFSET(Columns<float>, mask_words) == 420);
-static_assert(SPEC_OFFSET(Columns<float>, kept) == 424);
-static_assert(SPEC_OFFSET(Columns<float>, needs_raw) == 428);
+static_assert(SPEC_OFFSET(Columns<float>, id_groups) == 416);
+static_assert(SPEC_OFFSET(Columns<float>, id_rows) == 424);
+static_assert(SPEC_OFFSET(Columns<float>, first_token) == 432);
+static_assert(SPEC_OFFSET(Columns<float>, mask_words) == 436);
+static_assert(SPEC_OFFSET(Columns<float>, needs_raw) == 440);

@@ -2,7 +2,8 @@
 //! `sample_logits_plain.cu`, `sample_logits_draw_report.cu` and `sample_logits_probs.cu`;
 //! `sample_logits_report.cu` reports what the kernel that draws does not report. Rows by columns
 //! ([`Plan::by_column`]) have kernels of their own: `sample_logits_shard.cu` draws one token of a shard
-//! as `sample_logits_plain.cu` does, and `sample_logits_columns.cu` does all else.
+//! as `sample_logits_plain.cu` does, `sample_logits_ids.cu` one of a row whose columns have ids, and
+//! `sample_logits_columns.cu` does all else.
 //!
 //! A cluster of blocks reads a row once, and most often a single block ends it, by the largest
 //! logit of each group of 64 tokens (`race_leader_block.cuh`, `sample_logits_leader_block.cuh`).
@@ -33,6 +34,7 @@ static GENERAL: Archive = archive!("sample_logits");
 static REPORT: Archive = archive!("sample_logits_report");
 static COLUMNS: Archive = archive!("sample_logits_columns");
 static SHARD: Archive = archive!("sample_logits_shard");
+static IDS: Archive = archive!("sample_logits_ids");
 
 launch_params! {
     /// The parameters of the kernels of `sample_logits` that draw tokens. `T` is the type of the
@@ -66,6 +68,10 @@ launch_params! {
         /// The logarithm of the probability with which each token was drawn, [rows, draws], or
         /// null.
         processed_logprobs: Rows as "Rows<float>",
+        /// The tokens that race, [rows, kept], or null.
+        kept_tokens: Rows as "Rows<i32>",
+        /// How many tokens race, [rows], or null.
+        kept_counts: u64 as "i32*",
         /// One word of flags, or null.
         flags: u64 as "u32*",
         /// The flags of each row, [rows], zeroed before the launch; or null.
@@ -78,7 +84,8 @@ launch_params! {
         draws: u32,
         /// 1 if min-p filters before top-k and top-p, else 0.
         min_p_first: u32,
-        reserved: u32,
+        /// The number of kept tokens that a row lists.
+        kept: u32,
     }
 }
 
@@ -153,18 +160,17 @@ launch_params! {
         forced: u64 as "const i32*",
         /// The place of each row's token and the token, [rows], or null.
         winners: u64 as "u64*",
-        /// The tokens that race, [rows, kept], or null.
-        kept_tokens: Rows as "Rows<i32>",
-        /// How many tokens race, [rows], or null.
-        kept_counts: u64 as "i32*",
         /// The largest logit of each row, [rows], or null.
         largest: u64 as "float*",
+        /// What is known of the ids of 64 columns each, [id_rows, ceil(vocab / 64)], in the
+        /// workspace, [`ID_GROUP`] bytes for each; null: nothing.
+        id_groups: u64 as "u64*",
+        /// The number of rows of ids: 1 if all rows have the same.
+        id_rows: u64,
         /// The token of column 0, where no ids are given.
         first_token: u32,
         /// The number of words of a row of the mask.
         mask_words: u32,
-        /// The number of kept tokens that a row lists.
-        kept: u32,
         /// 1 if a report needs the largest logit whatever the mask, else 0.
         needs_raw: u32,
     }
@@ -183,6 +189,17 @@ pub(super) const COLUMNS_HEADER: Header = Header {
     includes: &["params/sample_logits.cuh"],
     structs: &[Columns::DESCRIPTION],
 };
+
+/// Columns whose ids are looked at together: `GROUP` in `kernels/race.cuh`.
+const GROUP: usize = 64;
+
+/// Bytes of what is known of the ids of [`GROUP`] columns: `IdGroup` and `MAX_SPANNED` words in
+/// `kernels/sample_logits_ids.cu`.
+const ID_GROUP: usize = 16 + 8 * 8;
+
+/// Threads of a block of the kernel that looks at the ids: `ID_THREADS` in
+/// `kernels/sample_logits_ids.cu`.
+const ID_THREADS: u32 = 256;
 
 /// Tokens of the largest vocabulary that a kernel takes whose rows no filter cuts: those of
 /// `LeaderRace::MAX_GROUPS` groups.
@@ -211,12 +228,14 @@ enum Kind {
     /// Draws several tokens of a row without a mask, or adds up the weights of a row, and takes
     /// [`DrawAndReport`]. Where it `reports`, it takes the place of the kernel that reports, too.
     DrawReport { reports: bool },
-    /// Draws one token of a row of f32 without a mask, or takes the likeliest, and writes the
-    /// probabilities of all tokens.
+    /// Draws one token of a row without a mask, or takes the likeliest, and writes the probabilities
+    /// of all tokens.
     Probs,
     /// Draws one token of a shard from all that the mask allows, takes the likeliest, or takes a
     /// forced token.
     Shard,
+    /// Draws one token as [`Kind::Shard`] does, of a row whose columns have ids.
+    Ids,
     /// Draws and reports rows by columns.
     Columns,
     /// Finds the largest logit of each row and draws nothing.
@@ -233,23 +252,28 @@ impl Kind {
         if plan.largest {
             return Kind::Largest;
         }
-        if plan.by_column() {
-            let is_named = plan.token_ids.is_some() || plan.filters || plan.keeps();
+        let by_token = plan.token_ids.is_some() || plan.params.first_token != 0;
+        let is_part = by_token || plan.maxima || plan.forced || plan.winners;
+        // The general kernel lists what filters keep.
+        if is_part || (plan.keeps() && !plan.filters) {
+            let is_cut = plan.filters || plan.keeps();
             let sums = plan.probs.is_some() || plan.processed_logprobs.is_some();
+            let has_ids = plan.token_ids.is_some();
             // The kernel that reports takes tokens for columns.
-            let reports = plan.reports() && plan.params.first_token != 0;
+            let reports = plan.reports() && (has_ids || plan.params.first_token != 0);
             // A shard is read from a multiple of 256 tokens on.
             let is_short = plan.vocab() + 255 <= MAX_PLAIN;
-            let is_plain = !is_named && !sums && !reports && plan.draws() == 1 && is_short;
-            return if is_plain { Kind::Shard } else { Kind::Columns };
+            return match !is_cut && !sums && !reports && plan.draws() == 1 && is_short {
+                true if has_ids => Kind::Ids,
+                true => Kind::Shard,
+                false => Kind::Columns,
+            };
         }
         if plan.filters || plan.vocab() > MAX_PLAIN {
             return Kind::General;
         }
         if plan.probs.is_some() {
-            // Archives have little room for kernels, and most servers have logits of f32.
-            let f32 = plan.logits.dtype == DType::F32;
-            let probs = f32 && plan.mask.is_none() && plan.draws() == 1;
+            let probs = plan.mask.is_none() && plan.draws() == 1;
             return if probs { Kind::Probs } else { Kind::General };
         }
         let weighs = plan.processed_logprobs.is_some();
@@ -272,6 +296,8 @@ struct Prepared {
     cuda: Cuda,
     plan: Plan,
     kind: Kind,
+    /// The kernel that looks at the ids before a token is drawn ([`Kind::Ids`]).
+    look: Option<ByRow>,
     draw: ByRow,
     /// The kernel that reports log-probabilities, ranks or the likeliest tokens, if any are wanted
     /// and the kernel that draws does not report them.
@@ -323,6 +349,28 @@ fn shared_for_probs(vocab: usize, dynamic: u32, shared: u32) -> u32 {
     dynamic.saturating_sub(shared / 2 + 512).max(tops)
 }
 
+/// The number of rows of ids, 1 if all rows have the same ids; 0 without ids.
+fn id_rows(plan: &Plan) -> usize {
+    plan.token_ids.map_or(0, |ids| if ids.row_stride == 0 { 1 } else { ids.rows })
+}
+
+/// The number of groups of 64 columns for which the kernel that looks at the ids writes a word.
+fn id_groups(plan: &Plan) -> usize {
+    id_rows(plan).saturating_mul(plan.vocab().div_ceil(GROUP))
+}
+
+/// The kernel that looks at the ids: a warp for each group.
+fn look_at_ids(cuda: &Cuda, plan: &Plan) -> Result<ByRow> {
+    let function = cuda.function(&IDS, "sample_logits_id_groups")?;
+    let blocks = id_groups(plan).div_ceil(ID_THREADS as usize / 32);
+    let blocks = u32::try_from(blocks).ok().filter(|&blocks| blocks < 1 << 31);
+    let blocks = blocks.ok_or_else(|| {
+        let words = format!("{} rows of ids are more than a grid holds", id_rows(plan));
+        Error::device(cuda.device(), Status::NotImplemented, words)
+    })?;
+    Ok(ByRow { function, shape: Shape::new(blocks, ID_THREADS) })
+}
+
 impl Prepared {
     fn new(cuda: &Cuda, plan: &Plan) -> Result<Self> {
         let dtype = plan.logits.dtype.name();
@@ -352,7 +400,7 @@ impl Prepared {
                 ByRow::with_shared(
                     cuda,
                     &PROBS,
-                    "sample_logits_probs_f32",
+                    &format!("sample_logits_probs_{dtype}"),
                     rows,
                     shared,
                     |at_once| blocks_that_stay(rows, plan.vocab(), SHARING, at_once),
@@ -362,6 +410,10 @@ impl Prepared {
                 let masked = if plan.mask.is_some() { "masked_" } else { "" };
                 let name = format!("sample_logits_shard_{masked}{dtype}");
                 ByRow::new(cuda, &SHARD, &name, rows, leader_blocks)
+            }
+            Kind::Ids => {
+                let name = format!("sample_logits_ids_{dtype}");
+                ByRow::new(cuda, &IDS, &name, rows, leader_blocks)
             }
             Kind::Columns => {
                 let name = format!("sample_logits_columns_{dtype}");
@@ -376,6 +428,7 @@ impl Prepared {
                 ByRow::new(cuda, &GENERAL, &name, rows, |at_once| blocks_for(rows, at_once))
             }
         };
+        let look = (kind == Kind::Ids).then(|| look_at_ids(cuda, plan)).transpose()?;
         let reported = matches!(kind, Kind::DrawReport { reports: true } | Kind::Columns);
         let separate = plan.reports() && !reported;
         let name = format!("sample_logits_report_{dtype}");
@@ -384,6 +437,7 @@ impl Prepared {
             cuda: cuda.clone(),
             plan: plan.clone(),
             kind,
+            look,
             draw: draw?,
             report: report.transpose()?,
         })
@@ -400,12 +454,12 @@ unsafe impl Supports<SampleLogits> for Cuda {
 // SAFETY: the kernels access only the memory that the plan describes, whatever the data.
 unsafe impl Kernel<SampleLogits> for Prepared {
     fn workspace_size(&self) -> usize {
-        0
+        if self.kind == Kind::Ids { id_groups(&self.plan).saturating_mul(ID_GROUP) } else { 0 }
     }
 
     unsafe fn launch(
         &self,
-        _: ViewMut<'_>,
+        workspace: ViewMut<'_>,
         buffers: Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
@@ -450,13 +504,15 @@ unsafe impl Kernel<SampleLogits> for Prepared {
             tokens,
             probs: written(buffers.probs, &plan.probs)?,
             processed_logprobs: written(buffers.processed_logprobs, &plan.processed_logprobs)?,
+            kept_tokens: written(buffers.kept_tokens, &plan.kept_tokens)?,
+            kept_counts: cuda.pointer(buffers.kept_counts)?,
             flags: cuda.pointer(buffers.flags)?,
             row_flags,
             requests: plan.requests as u64,
             vocab: plan.vocab() as u32,
             draws: plan.draws() as u32,
             min_p_first: u32::from(plan.params.min_p_first),
-            reserved: 0,
+            kept: plan.kept_tokens.map_or(0, |kept| kept.cols as u32),
         };
         let columns = Columns {
             drawing: params,
@@ -469,12 +525,11 @@ unsafe impl Kernel<SampleLogits> for Prepared {
             maxima: cuda.pointer(buffers.maxima)?,
             forced: cuda.pointer(buffers.forced)?,
             winners: cuda.pointer(buffers.winners)?,
-            kept_tokens: written(buffers.kept_tokens, &plan.kept_tokens)?,
-            kept_counts: cuda.pointer(buffers.kept_counts)?,
             largest: cuda.pointer(buffers.largest)?,
+            id_groups: cuda.workspace(workspace, self.workspace_size())?,
+            id_rows: id_rows(plan) as u64,
             first_token: plan.params.first_token.cast_unsigned(),
             mask_words: plan.mask.map_or(0, |mask| mask.cols as u32),
-            kept: plan.kept_tokens.map_or(0, |kept| kept.cols as u32),
             needs_raw: u32::from(plan.reports()),
         };
         // SAFETY: `Params`, `Report`, `DrawAndReport` and `Columns` have the layout of the kernels' structs; the
@@ -490,9 +545,14 @@ unsafe impl Kernel<SampleLogits> for Prepared {
                     let report = if reports { report } else { report.of_nothing() };
                     queue.launch(function, *shape, &DrawAndReport { drawing: params, report })?;
                 }
-                Kind::Shard | Kind::Columns | Kind::Largest => {
-                    queue.launch(function, *shape, &columns)?;
-                }
+                Kind::Shard | Kind::Ids | Kind::Columns | Kind::Largest => match &self.look {
+                    // The kernel reads logits while the kernel before looks at the ids.
+                    Some(look) => {
+                        queue.launch(&look.function, look.shape, &columns)?;
+                        queue.launch_next(function, *shape, &columns)?;
+                    }
+                    None => queue.launch(function, *shape, &columns)?,
+                },
                 Kind::Plain | Kind::Probs | Kind::General => {
                     queue.launch(function, *shape, &params)?;
                 }
@@ -579,13 +639,20 @@ mod tests {
             assert!(shard(one().maxima(of_requests()).winners(TensorDesc::new(DType::I64, [4]))));
             assert!(by_column(one().forced(ints()).probs(floats(VOCAB))));
             assert!(by_column(rows(2, VOCAB).forced(ints())));
-            assert!(by_column(rows(4, VOCAB).token_ids(TensorDesc::new(DType::I32, [VOCAB]))));
-            assert!(by_column(one().kept_counts(TensorDesc::new(DType::I32, [4]))));
+            let ids = || TensorDesc::new(DType::I32, [VOCAB]);
+            assert_eq!(kind(one().token_ids(ids())), Kind::Ids);
+            assert_eq!(kind(one().token_ids(ids()).mask(mask()).forced(ints())), Kind::Ids);
+            assert!(by_column(rows(4, VOCAB).token_ids(ids())));
+            assert!(by_column(one().token_ids(ids()).logprobs(floats(1))));
+            assert!(by_column(one().token_ids(ids()).top_p(of_requests())));
+            assert!(by_column(one().kept_counts(ints())));
+            assert_eq!(kind(one().top_p(of_requests()).kept_counts(ints())), Kind::General);
+            assert!(by_column(one().top_p(of_requests()).kept_counts(ints()).forced(ints())));
             let largest = rows(0, VOCAB).largest(TensorDesc::new(DType::F32, [4]));
             assert_eq!(kind(largest), Kind::Largest);
             let mut half = one();
             half.logits = TensorDesc::new(DType::BF16, [4, VOCAB]);
-            assert_eq!(probs(half), Kind::General);
+            assert_eq!(probs(half), Kind::Probs);
         }
     }
 }

@@ -45,7 +45,8 @@ fn an_h100_takes_the_kernels_that_were_tuned_for_it() {
         ),
         (
             sample(1, &|t| t.token_ids(TensorDesc::new(DType::I32, [128_256]))),
-            "sample_logits_columns_f32 (16 blocks of 512 threads in clusters of 16)",
+            "sample_logits_id_groups (251 blocks of 256 threads), \
+             sample_logits_ids_f32 (16 blocks of 512 threads in clusters of 16)",
         ),
     ];
     for (given, expected) in calls {
