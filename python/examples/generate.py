@@ -99,17 +99,22 @@ class Model:
         # Versions of transformers differ in the name of this argument.
         taken = inspect.signature(model.forward).parameters
         name = "cache" if "cache" in taken else "past_key_values"
-        self.keywords = {name: Cache(layers=layers), "use_cache": True}
+        self.cache = Cache(layers=layers)
+        self.keywords = {name: self.cache, "use_cache": True}
         self.columns = torch.arange(max_len, device=model.device)
 
-    def __call__(self, tokens, positions, logits_to_keep=0):
+    def __call__(self, tokens, positions, logits_to_keep=0, slots=None, mask=None):
         """Logits `[batch, n, vocab]` after each of `tokens`, `[batch, n]`, which stand at
-        `positions` of their texts. A position attends to itself and to those before it."""
-        self.where["positions"] = positions
+        `positions` of their texts. A position attends to itself and to those before it. Nodes of a
+        tree share positions: they have `slots` of the cache of their own, and a `mask` `[batch, n,
+        max_len]` of the slots that each attends to."""
+        self.where["positions"] = positions if slots is None else slots
+        if mask is None:
+            mask = self.columns <= positions[:, :, None]
         return self.model(
             input_ids=tokens,
             position_ids=positions,
-            attention_mask=self.columns <= positions[:, None, :, None],
+            attention_mask=mask[:, None],
             logits_to_keep=logits_to_keep,
             **self.keywords,
         ).logits
