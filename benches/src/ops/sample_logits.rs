@@ -45,6 +45,8 @@ enum Wants {
     Forced,
     /// A token, and the first 64 of those from which it was drawn.
     Kept,
+    /// A token of the first rows, one in `PADDED`; the others are padding.
+    Padding,
 }
 
 const WANTS: [(&str, Wants); 11] = [
@@ -59,6 +61,7 @@ const WANTS: [(&str, Wants); 11] = [
     ("largest", Wants::Largest),
     ("forced-logprobs", Wants::Forced),
     ("kept-64", Wants::Kept),
+    ("padding", Wants::Padding),
 ];
 /// How many of these are of whole rows without forced tokens or kept tokens.
 const OF_ROWS: usize = 6;
@@ -125,6 +128,9 @@ impl Logits {
     }
 }
 
+/// Of so many rows one is none of the padding that a captured step has.
+const PADDED: usize = 32;
+
 /// Larger inputs, in bytes, are not in a GPU's cache when an engine calls the operator.
 const CACHE: u64 = 48 << 20;
 
@@ -182,6 +188,12 @@ impl Measured for SampleLogits {
         }
         let kept = Shape { wants: Wants::Kept, ..row(32, 128_256, Filter::TopKTopP) };
         table.push(Entry::goal(kept, 17.0));
+        // Eight rows, and as many among 256.
+        for filter in [Filter::Plain, Filter::TopKTopP] {
+            table.push(Entry::plain(row(256 / PADDED, 128_256, filter)));
+            let padding = Shape { wants: Wants::Padding, ..row(256, 128_256, filter) };
+            table.push(Entry::plain(padding));
+        }
         table
     }
 
@@ -219,7 +231,8 @@ impl Measured for SampleLogits {
     fn memory(shape: &Shape) -> u64 {
         // Probabilities are written, the likeliest tokens of all rows are few bytes.
         let written = if shape.wants == Wants::Probs { DType::F32.size() } else { 0 };
-        (shape.rows * shape.vocab * (shape.dtype.size() + written)) as u64
+        let padded = if shape.wants == Wants::Padding { PADDED } else { 1 };
+        (shape.rows.div_ceil(padded) * shape.vocab * (shape.dtype.size() + written)) as u64
     }
 
     fn work(shape: &Shape) -> Result<Work<Self>, String> {
@@ -293,6 +306,11 @@ where
         Wants::Forced => {
             let forced: Vec<i32> = (0..rows).map(|_| rng.below(vocab) as i32).collect();
             case.input("forced", Tensor::vector(forced)).output("logprobs", DType::F32)
+        }
+        Wants::Padding => {
+            let is_real = |row: usize| row < rows.div_ceil(PADDED);
+            let requests = (0..rows).map(|row| if is_real(row) { row as i32 } else { -1 });
+            case.input("requests", Tensor::vector(requests.collect::<Vec<_>>()))
         }
         Wants::Kept => {
             case.output_of("kept_tokens", DType::I32, &[rows, 64]).output("kept_counts", DType::I32)

@@ -319,8 +319,9 @@ struct RaceOf<Racers<IdRow<T>, NoFilter>> {
             }
 #pragma unroll 1
             for (; found != 0; found &= found - 1) {
-                const ColumnRun run = run_of(base + first_of(found) * SELECT_WARPS);
-                list_column<EXACT>(race, racers, run, bar, best);
+                const u32 i = first_of(found);
+                const ColumnRun run = run_of(base + i * SELECT_WARPS);
+                list_column<EXACT>(race, racers, run, LeaderRace::chosen(values, i), bar, best);
             }
             __syncwarp();
         }
@@ -328,14 +329,18 @@ struct RaceOf<Racers<IdRow<T>, NoFilter>> {
     }
 
     // Lists the lane's column of a run if the column is allowed, and may finish before `bar` by its
-    // own bound, too.
+    // own bound, too. `value` is its logit.
     template <bool EXACT>
-    INLINE static void list_column(const LeaderRace& race, const Row& racers, const ColumnRun& run, u32 bar, u64& best) {
+    INLINE static void list_column(const LeaderRace& race, const Row& racers, const ColumnRun& run, float value, u32 bar, u64& best) {
         const u32 column = run.begin() + race.lane;
-        const auto raw = racers.row.raw(column);
-        const float entry = racers.row.entry_of(column, raw);
-        if (!may_finish(racers, run.noise, entry, bar)) return;
-        if (run.has_own() && !may_finish(racers, bound_of_token(racers.draw, raw.token), entry, bar)) return;
+        float entry = fmaxf(value, negative_infinity());
+        // A column of a run without bounds of its own stands for a token.
+        if (run.has_own() || racers.row.tokens.mask != nullptr) {
+            const auto raw = racers.row.raw(column);
+            entry = racers.row.entry_of(column, raw);
+            if (!may_finish(racers, run.noise, entry, bar)) return;
+            if (run.has_own() && !may_finish(racers, bound_of_token(racers.draw, raw.token), entry, bar)) return;
+        }
         const u32 place = atomicAdd(&race.shared.token_count, 1u);
         if (place < LeaderRace::MAX_TOKENS) {
             race.shared.tokens[place] = column;
