@@ -20,14 +20,15 @@
 // Without misses, phases 4 to 6 are left out.
 //
 // Thread t has the columns t, t + 1024, ... A warp has neighbouring slots, and lane l of it every
-// 32nd slot from slot l on, so that the slots of a warp are in the order of ballots. A 64-bit mask
-// holds one bit for each of a thread's columns or slots, of which there are 64 at most.
+// 32nd slot from slot l on, so that the slots of a warp are in the order of ballots. A mask holds one
+// bit for each of a thread's columns or slots, of which there are 64 at most.
 //
 // The bitmap, or the table, and the list of misses lie in shared memory if they fit (m up to 8192
 // on an H100), else the table and its list in the workspace.
 //
 // Bytes: 4 m + 8 h read, 12 m + 4 (hits) + 8 n written: 70 KB for h 4096, m 2048. Latency decides:
-// two chained loads of global memory (request, then slots), and 8 barriers.
+// two chained loads of global memory (request, then slots), 8 barriers, and instructions: with 32
+// warps, one more for each warp takes 8 cycles.
 #include "hot_slots_sets.cuh"
 #include "params/hot_slots.cuh"
 
@@ -63,12 +64,26 @@ struct Row {
     i64 tail_start;
     u32 step;
     bool reset;
-    // The first slot of the warp, and how many slots each of its lanes has.
+    // The thread's first slot, the end of the warp's slots, and how many slots a lane has at most.
     u32 first_slot;
+    u32 end_slot;
     u32 rounds;
 
-    INLINE u32 slot(u32 i) const { return first_slot + i * WARP + lane_id(); }
+    INLINE u32 slot(u32 i) const { return first_slot + i * WARP; }
 };
+
+// Hides how a value was computed, so that the compiler keeps it in a register. Otherwise it computes
+// the address of a row anew, with 64-bit products, at every access.
+template <typename T>
+INLINE void keep(T*& pointer) {
+    asm volatile("" : "+l"(pointer));
+}
+INLINE void keep(u32& value) { asm volatile("" : "+r"(value)); }
+
+// A number below 2^31 over a size whose inverse the host computed, with the shift behind it.
+INLINE u32 quotient(u32 number, u32 inverse, u32 shift) {
+    return static_cast<u32>(static_cast<u64>(number) * inverse >> shift);
+}
 
 INLINE i32 in_block(i32 block, u32 size, u32 within) {
     const i64 place = static_cast<i64>(block) * size + within;
@@ -78,7 +93,7 @@ INLINE i32 in_block(i32 block, u32 size, u32 within) {
 // The place of a slot in the cache.
 INLINE i32 place_of(const Params& p, const Row& row, u32 slot) {
     if (!p.has_blocks) return static_cast<i32>(slot);
-    const u32 index = p.block_size == 1 ? slot : slot / p.block_size;
+    const u32 index = quotient(slot, p.block_inverse, p.block_shift);
     if (index >= p.block_count) return MISSING;
     const i32 block = row.blocks[index];
     return block < 0 ? MISSING : in_block(block, p.block_size, slot - index * p.block_size);
@@ -88,7 +103,7 @@ INLINE i32 place_of(const Params& p, const Row& row, u32 slot) {
 INLINE bool lies_outside(const Params& p, const Row& row, u32 entry, i32& place, u32& bits) {
     place = MISSING;
     bool outside = false;
-    const u32 index = p.page_count == 0 ? 0 : entry / p.page_size;
+    const u32 index = quotient(entry, p.page_inverse, p.page_shift);
     if (index < p.page_count) {
         const i32 page = row.pages[index];
         if (page > p.null_page) {
@@ -110,22 +125,25 @@ INLINE bool lies_outside(const Params& p, const Row& row, u32 entry, i32& place,
 
 // The columns of one thread, a bit for each: those whose entries are in the set, and those that
 // stand for an entry of the set, one for each entry.
+template <typename Mask>
 struct Columns {
-    u64 entered;
-    u64 unique;
+    Mask entered;
+    Mask unique;
 };
 
 // The slots of one thread, a bit for each.
+template <typename Mask>
 struct Mine {
-    u64 there;
-    u64 empty;
-    u64 found;
+    Mask there;
+    Mask empty;
+    Mask found;
 };
 
 // The slots that are taken: all of `certain`, and the first `quota` of `tied`; `count` in all.
+template <typename Mask>
 struct Taken {
-    u64 certain;
-    u64 tied;
+    Mask certain;
+    Mask tied;
     u32 quota;
     u32 count;
 };
@@ -139,34 +157,35 @@ INLINE void load_columns(i32 (&some)[AHEAD], const i32* from, u32 first, u32 m) 
     }
 }
 
-// Loads the values of the thread's slots `first`, first + 1, ..; -1 from h on.
-INLINE void load_slots(i32 (&some)[AHEAD], const Row& row, const i32* from, u32 first, u32 h) {
+// Loads the values of the thread's slots `first`, first + 1, ..; -1 behind the warp's slots.
+INLINE void load_slots(i32 (&some)[AHEAD], const Row& row, const i32* from, u32 first) {
 #pragma unroll
     for (u32 j = 0; j < AHEAD; j++) {
         const u32 at = row.slot(first + j);
-        some[j] = first + j < row.rounds && at < h ? from[at] : -1;
+        some[j] = at < row.end_slot ? from[at] : -1;
     }
 }
 
 // Puts the entries of the row into the set, and answers the columns whose entries lie outside of
 // the slots. `some` has the first values.
-template <typename Set>
-INLINE Columns enter(const Params& p, const Row& row, const Set& set, i32 (&some)[AHEAD],
+template <typename Mask, typename Set>
+INLINE Columns<Mask> enter(const Params& p, const Row& row, const Set& set, i32 (&some)[AHEAD],
                      u32& bits) {
-    Columns columns = {0, 0};
+    Columns<Mask> columns = {0, 0};
+    const bool any_outside = p.page_count > 0 || p.tail_starts.data != nullptr;
 #pragma unroll 1
     for (u32 first = 0; first < p.m; first += AHEAD * THREADS) {
         if (first != 0) load_columns(some, row.wanted, first, p.m);
 #pragma unroll
         for (u32 j = 0; j < AHEAD; j++) {
+            if (first + j * THREADS >= p.m) break;
             const u32 column = first + j * THREADS + threadIdx.x;
-            if (column >= p.m) continue;
             i32 place = -1;
             if (some[j] < 0 ||
-                lies_outside(p, row, static_cast<u32>(some[j]), place, bits)) {
-                row.slots[column] = place;
+                (any_outside && lies_outside(p, row, static_cast<u32>(some[j]), place, bits))) {
+                if (column < p.m) row.slots[column] = place;
             } else {
-                const u64 bit = 1ull << (first / THREADS + j);
+                const Mask bit = static_cast<Mask>(1) << (first / THREADS + j);
                 columns.entered |= bit;
                 if (set.insert(static_cast<u32>(some[j]))) columns.unique |= bit;
             }
@@ -177,23 +196,23 @@ INLINE Columns enter(const Params& p, const Row& row, const Set& set, i32 (&some
 
 // Looks up the entry of each slot. `losers` gets a bit for each slot whose entry a lower slot holds
 // too. `some` has the first values of `resident`.
-template <typename Set>
-INLINE Mine look_up(const Params& p, const Row& row, const Set& set, u32* losers,
+template <typename Mask, typename Set>
+INLINE Mine<Mask> look_up(const Params& p, const Row& row, const Set& set, u32* losers,
                     i32 (&some)[AHEAD], u32& bits) {
-    Mine mine = {0, 0, 0};
+    Mine<Mask> mine = {0, 0, 0};
 #pragma unroll 1
     for (u32 first = 0; first < row.rounds; first += AHEAD) {
-        if (first != 0) load_slots(some, row, row.resident, first, p.h);
+        if (first != 0) load_slots(some, row, row.resident, first);
         u32 ids[AHEAD];
 #pragma unroll
         for (u32 j = 0; j < AHEAD; j++) {
             const u32 slot = row.slot(first + j);
-            const bool is_slot = first + j < row.rounds && slot < p.h;
+            const bool is_slot = slot < row.end_slot;
             if (is_slot && row.reset) row.resident[slot] = -1;
             const i32 entry = row.reset ? -1 : some[j];
             const i32 place = is_slot ? place_of(p, row, slot) : MISSING;
             if (place == TOO_FAR) bits |= OUT_OF_RANGE;
-            const u64 bit = 1ull << (first + j);
+            const Mask bit = static_cast<Mask>(1) << (first + j);
             if (place >= 0) mine.there |= bit;
             if (place >= 0 && entry < 0) mine.empty |= bit;
             ids[j] = set.find(static_cast<u32>(entry), place >= 0 && entry >= 0);
@@ -251,15 +270,16 @@ INLINE u32 ages_of(u32 bin, u32& shift) {
 
 // Writes `used` of the hits, takes them from the thread's slots that misses may take, and counts
 // the others by age. `ages` has the first values of `used`.
-INLINE void settle_hits(const Params& p, const Row& row, const u32* losers, u32* bins, Mine& mine,
-                        i32 (&ages)[AHEAD]) {
+template <typename Mask>
+INLINE void settle_hits(const Params& p, const Row& row, const u32* losers, u32* bins,
+                        Mine<Mask>& mine, i32 (&ages)[AHEAD]) {
 #pragma unroll 1
     for (u32 first = 0; first < row.rounds; first += AHEAD) {
-        if (first != 0) load_slots(ages, row, row.used, first, p.h);
+        if (first != 0) load_slots(ages, row, row.used, first);
 #pragma unroll
         for (u32 j = 0; j < AHEAD; j++) {
             const u32 slot = row.slot(first + j);
-            const u64 bit = 1ull << (first + j);
+            const Mask bit = static_cast<Mask>(1) << (first + j);
             if ((mine.found & bit) && !(losers[slot / WARP] >> (slot % WARP) & 1)) {
                 row.used[slot] = static_cast<i32>(row.step);
                 mine.there &= ~bit;
@@ -273,7 +293,8 @@ INLINE void settle_hits(const Params& p, const Row& row, const u32* losers, u32*
 // The age that the `left` oldest of the slots `candidates` are at least, of those whose ages have
 // the bits `prefix` above `shift` bits; `left` becomes the number of slots of this age among them.
 // At least so many candidates have these bits, and `left` is above 0.
-INLINE u32 select_age(const Params& p, const Row& row, u32* bins, Shared& shared, u64 candidates,
+template <typename Mask>
+INLINE u32 select_age(const Params& p, const Row& row, u32* bins, Shared& shared, Mask candidates,
                       u32 prefix, u32 shift, u32& left) {
     while (shift > 0) {
         const u32 width = min(shift, LOG_BINS);
@@ -283,7 +304,7 @@ INLINE u32 select_age(const Params& p, const Row& row, u32* bins, Shared& shared
         bins[threadIdx.x] = 0;
         bins[threadIdx.x + THREADS] = 0;
         __syncthreads();
-#pragma unroll 4
+#pragma unroll 1
         for (u32 i = 0; i < row.rounds; i++) {
             const bool is_candidate = candidates >> i & 1;
             u32 age = 0;
@@ -318,11 +339,12 @@ INLINE u32 select_age(const Params& p, const Row& row, u32* bins, Shared& shared
 
 // Chooses slots for the n misses. The sums of the bins of each warp are in `shared.free`. `ages` has
 // the first values of `used`.
-INLINE Taken choose(const Params& p, const Row& row, u32* bins, Shared& shared, const Mine& mine,
-                    i32 (&ages)[AHEAD], u32 n) {
+template <typename Mask>
+INLINE Taken<Mask> choose(const Params& p, const Row& row, u32* bins, Shared& shared,
+                          const Mine<Mask>& mine, i32 (&ages)[AHEAD], u32 n) {
     const SumsOfWarps<u32> groups(shared.free, lane_id());
     const u32 free = groups.all();
-    Taken taken = {mine.there, 0, 0, min(n, free)};
+    Taken<Mask> taken = {mine.there, 0, 0, min(n, free)};
     if (taken.count == free) return taken;
     // The bin of the last slot that is taken: first the bins of which warp, then which of them.
     const u32 group = __ffs(__ballot_sync(ALL_LANES, groups.through >= taken.count)) - 1;
@@ -335,7 +357,7 @@ INLINE Taken choose(const Params& p, const Row& row, u32* bins, Shared& shared, 
     const u32 before = through - two.y - (is_first ? two.x : 0);
     u32 quota = __shfl_sync(ALL_LANES, taken.count - before, lane);
     if (bin == 0) return {0, mine.empty & mine.there, quota, taken.count};
-    const u64 candidates = mine.there & ~mine.empty;
+    const Mask candidates = mine.there & ~mine.empty;
     u32 shift = 0;
     const u32 prefix = ages_of(bin, shift);
     const u32 cut = select_age(p, row, bins, shared, candidates, prefix, shift, quota);
@@ -343,10 +365,10 @@ INLINE Taken choose(const Params& p, const Row& row, u32* bins, Shared& shared, 
     taken.quota = quota;
 #pragma unroll 1
     for (u32 first = 0; first < row.rounds; first += AHEAD) {
-        if (row.rounds > AHEAD) load_slots(ages, row, row.used, first, p.h);
+        if (row.rounds > AHEAD) load_slots(ages, row, row.used, first);
 #pragma unroll
         for (u32 j = 0; j < AHEAD; j++) {
-            const u64 bit = candidates & 1ull << (first + j);
+            const Mask bit = candidates & static_cast<Mask>(1) << (first + j);
             const u32 age = row.step - static_cast<u32>(ages[j]);
             if (age > cut) taken.certain |= bit;
             if (age == cut) taken.tied |= bit;
@@ -355,14 +377,17 @@ INLINE Taken choose(const Params& p, const Row& row, u32* bins, Shared& shared, 
     return taken;
 }
 
+INLINE u32 ones(u32 mask) { return __popc(mask); }
+INLINE u32 ones(u64 mask) { return __popcll(mask); }
+
 // Gives the first misses of the list to the slots that are taken. With one barrier.
-template <typename Set>
+template <typename Mask, typename Set>
 INLINE void hand_out(const Params& p, const Row& row, const Set& set, Shared& shared,
-                     const Taken& taken) {
+                     const Taken<Mask>& taken) {
     const u32 warp = threadIdx.x / WARP;
     // Both counts of a warp in one word: certain slots in the low half. The sum over earlier warps
     // is below 2^16 for either.
-    const u32 own = __popcll(taken.certain) | __popcll(taken.tied) << 16;
+    const u32 own = ones(taken.certain) | ones(taken.tied) << 16;
     const u32 of_warp = __reduce_add_sync(ALL_LANES, own);
     if (lane_id() == 0) shared.totals[warp] = of_warp;
     __syncthreads();
@@ -396,9 +421,10 @@ INLINE void hand_out(const Params& p, const Row& row, const Set& set, Shared& sh
 
 // Lists the misses in ascending order, and adds the bins of each warp. A barrier must follow.
 // `some` has the first wanted values.
-template <typename Set>
-INLINE void list_misses(const Params& p, const Row& row, const Set& set, const Columns& columns,
-                        const u32* bins, Shared& shared, i32 (&some)[AHEAD]) {
+template <typename Mask, typename Set>
+INLINE void list_misses(const Params& p, const Row& row, const Set& set,
+                        const Columns<Mask>& columns, const u32* bins, Shared& shared,
+                        i32 (&some)[AHEAD]) {
     const uint2 two = *reinterpret_cast<const uint2*>(bins + 2 * threadIdx.x);
     const u32 free = __reduce_add_sync(ALL_LANES, two.x + two.y);
     if (lane_id() == 0) shared.free[threadIdx.x / WARP] = free;
@@ -420,8 +446,8 @@ INLINE void list_misses(const Params& p, const Row& row, const Set& set, const C
 
 // Writes where the entries of the columns `entered` lie, and ends the lists behind `fetches`
 // entries. `some` has the first wanted values.
-template <typename Set>
-INLINE void answer(const Params& p, const Row& row, const Set& set, u64 entered, u32 fetches,
+template <typename Mask, typename Set>
+INLINE void answer(const Params& p, const Row& row, const Set& set, Mask entered, u32 fetches,
                    i32 (&some)[AHEAD]) {
 #pragma unroll 1
     for (u32 first = 0; first < p.m; first += AHEAD * THREADS) {
@@ -452,13 +478,13 @@ struct First {
 };
 
 // Serves a row by an empty set.
-template <typename Set>
+template <typename Mask, typename Set>
 INLINE void serve(const Params& p, const Row& row, Set& set, First& some, u32* bins, u32* losers,
                   Shared& shared, i32* fetches, u32& bits) {
-    const Columns columns = enter(p, row, set, some.wanted, bits);
+    const Columns<Mask> columns = enter<Mask>(p, row, set, some.wanted, bits);
     __syncthreads();
     set.number(shared);
-    Mine mine = look_up(p, row, set, losers, some.resident, bits);
+    Mine<Mask> mine = look_up<Mask>(p, row, set, losers, some.resident, bits);
     __syncthreads();
     set.note(shared);
     settle_hits(p, row, losers, bins, mine, some.used);
@@ -468,7 +494,7 @@ INLINE void serve(const Params& p, const Row& row, Set& set, First& some, u32* b
     if (n > 0) {
         list_misses(p, row, set, columns, bins, shared, some.wanted);
         __syncthreads();
-        const Taken taken = choose(p, row, bins, shared, mine, some.used, n);
+        const Taken<Mask> taken = choose(p, row, bins, shared, mine, some.used, n);
         count = taken.count;
         if (n > count) bits |= BAD_LENGTHS;
         if (count > 0) {
@@ -482,6 +508,7 @@ INLINE void serve(const Params& p, const Row& row, Set& set, First& some, u32* b
 
 // A row that is left out: padding, or a request that is no row of the state or that a lower row has.
 INLINE void leave_out(const Params& p, u64 r) {
+#pragma unroll 1
     for (u32 column = threadIdx.x; column < p.m; column += THREADS) {
         p.slots[r][column] = -1;
         p.fetch_positions[r][column] = -1;
@@ -523,6 +550,7 @@ INLINE Hashed hashed_in(const Params& p, const Room& room) {
 
 // Fills words `first` to `end`, both multiples of 4.
 INLINE void fill(u32* words, u32 first, u32 end, u32 value) {
+#pragma unroll 1
     for (u32 i = first + 4 * threadIdx.x; i < end; i += 4 * THREADS) {
         *reinterpret_cast<uint4*>(words + i) = make_uint4(value, value, value, value);
     }
@@ -556,6 +584,7 @@ INLINE void note_range(const Params& p, const Row& row, Shared& shared,
     }
 }
 
+template <typename Mask>
 INLINE void one_row(const Params& p, u64 r, const Room& room, Shared& shared) {
     // Loads first, so that their latencies overlap with each other and with clearing.
     First some;
@@ -565,16 +594,26 @@ INLINE void one_row(const Params& p, u64 r, const Room& room, Shared& shared) {
     const u64 at = is_request ? static_cast<u64>(request) : 0;
     Row row = {p.wanted[r],  p.resident[at],       p.used[at],       p.block_table[at], p.pages[at],
                p.slots[r],   p.fetch_positions[r], p.fetch_slots[r], 1ll << 32,         0,
-               false,        0,                    0};
+               false,        0,                    0,                   0};
     row.rounds = (p.h + THREADS - 1) / THREADS;
     row.first_slot = threadIdx.x / WARP * row.rounds * WARP;
-    load_slots(some.resident, row, row.resident, 0, is_request ? p.h : 0);
-    load_slots(some.used, row, row.used, 0, is_request ? p.h : 0);
+    row.end_slot = is_request ? min(row.first_slot + row.rounds * WARP, p.h) : 0;
+    row.first_slot += lane_id();
+    keep(row.first_slot);
+    keep(row.end_slot);
+    keep(row.resident);
+    keep(row.used);
+    keep(row.slots);
+    keep(row.fetch_positions);
+    keep(row.fetch_slots);
+    load_slots(some.resident, row, row.resident, 0);
+    load_slots(some.used, row, row.used, 0);
     row.step = static_cast<u32>(p.steps[p.step_by_row ? r : 0]);
     row.reset = p.resets != nullptr && p.resets[r] != 0;
     if (p.tail_starts.data != nullptr) row.tail_start = p.tail_starts[r];
     bool is_lost = false;
     if (p.requests != nullptr) {
+#pragma unroll 1
         for (u64 lower = threadIdx.x; lower < r; lower += THREADS) {
             is_lost |= p.requests[lower] == request;
         }
@@ -608,7 +647,7 @@ INLINE void one_row(const Params& p, u64 r, const Room& room, Shared& shared) {
             fill(narrow.bits, CLEARED, end, 0);
             __syncthreads();
         }
-        serve(p, row, narrow, some, room.bins, room.losers, shared, p.fetches + r, bits);
+        serve<Mask>(p, row, narrow, some, room.bins, room.losers, shared, p.fetches + r, bits);
     } else {
         Hashed hashed = hashed_in(p, room);
         // The places and their owners lie one behind the other.
@@ -619,14 +658,15 @@ INLINE void one_row(const Params& p, u64 r, const Room& room, Shared& shared) {
             shared.highest = 0;
         }
         __syncthreads();
-        serve(p, row, hashed, some, room.bins, room.losers, shared, p.fetches + r, bits);
+        serve<Mask>(p, row, hashed, some, room.bins, room.losers, shared, p.fetches + r, bits);
     }
     bits = __reduce_or_sync(ALL_LANES, bits);
     if (lane_id() == 0) raise(p.flags, bits);
 }
 
-// IN_SHARED: the places of a hashed set lie in shared memory.
-template <bool IN_SHARED>
+// IN_SHARED: the places of a hashed set lie in shared memory. Mask: a bit for each column or slot of
+// a thread.
+template <bool IN_SHARED, typename Mask>
 INLINE void hot_slots(const Params& p) {
     extern __shared__ uint4 dynamic[];
     __shared__ Shared shared;
@@ -637,10 +677,13 @@ INLINE void hot_slots(const Params& p) {
     const u64 words = (2ull << p.log_places) + p.list_words;
     room.places = IN_SHARED ? room.own + p.bitmap_words : p.workspace + blockIdx.x * words;
     for (u64 r = blockIdx.x; r < p.batch; r += gridDim.x) {
-        one_row(p, r, room, shared);
+        one_row<Mask>(p, r, room, shared);
         __syncthreads();
     }
 }
 
-SPEC_KERNEL(hot_slots, hot_slots<true>, Params, THREADS)
-SPEC_KERNEL(hot_slots_workspace, hot_slots<false>, Params, THREADS)
+INLINE void in_shared(const Params& p) { hot_slots<true, u32>(p); }
+INLINE void in_workspace(const Params& p) { hot_slots<false, u64>(p); }
+
+SPEC_KERNEL(hot_slots, in_shared, Params, THREADS)
+SPEC_KERNEL(hot_slots_workspace, in_workspace, Params, THREADS)

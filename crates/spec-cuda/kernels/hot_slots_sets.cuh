@@ -77,15 +77,20 @@ struct Narrow {
         return (atomicOr(&bits[at / WARP], bit) & bit) == 0;
     }
 
+    // The base-2 logarithm of the items of a warp, `least` at least, that cover all items.
+    INLINE static u32 log_each(u32 items, u32 least) {
+        const u32 of_warp = (items + WARPS - 1) / WARPS;
+        return max(least, of_warp < 2 ? 0 : 32 - __clz(of_warp - 1));
+    }
+
     // The words up to the next multiple of STEP are 0 or have entries.
     INLINE void number(Shared& shared) {
-        log_words = 7;
+        log_words = log_each(words, 7);
         static_assert(STEP == 1 << 7);
-        while (WARPS << log_words < words) log_words++;
         const u32 first = threadIdx.x / WARP << log_words;
         const u32 end = min(first + (1u << log_words), words);
         u32 total = 0;
-#pragma unroll 2
+#pragma unroll 1
         for (u32 from = first; from < end; from += STEP) {
             const u32 at = from + 4 * lane_id();
             const uint4 four = *reinterpret_cast<const uint4*>(bits + at);
@@ -103,8 +108,7 @@ struct Narrow {
         const SumsOfWarps<u32> sums(shared.totals, lane_id());
         entries_before = sums.through - sums.own;
         count = sums.all();
-        log_ids = 5;
-        while (WARPS << log_ids < count) log_ids++;
+        log_ids = log_each(count, 5);
     }
 
     INLINE u32 find(u32 entry, bool is_asked) const {
@@ -124,6 +128,7 @@ struct Narrow {
         const u32 first = warp << log_ids;
         const u32 end = min(first + (1u << log_ids), count);
         u32 total = 0;
+#pragma unroll 1
         for (u32 from = first; from < end; from += WARP) {
             const u32 id = from + lane_id();
             const u32 lanes = __ballot_sync(ALL_LANES, id < count && owners[id] == NONE);

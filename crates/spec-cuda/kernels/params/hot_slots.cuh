@@ -70,9 +70,14 @@ struct Params {
     // Words of the bitmap of a narrow set, a multiple of the number of threads; 0 if rows are too
     // long for narrow sets.
     u32 bits_words;
+    // The inverses of `block_size` and `page_size`, see `inverse`.
+    u32 block_inverse;
+    u32 block_shift;
+    u32 page_inverse;
+    u32 page_shift;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Params) == 272);
+static_assert(sizeof(Params) == 288);
 static_assert(SPEC_OFFSET(Params, wanted.data) == 0);
 static_assert(SPEC_OFFSET(Params, wanted.stride) == 8);
 static_assert(SPEC_OFFSET(Params, resident.data) == 16);
@@ -115,3 +120,7 @@ static_assert(SPEC_OFFSET(Params, list_words) == 256);
 static_assert(SPEC_OFFSET(Params, bitmap_words) == 260);
 static_assert(SPEC_OFFSET(Params, loser_words) == 264);
 static_assert(SPEC_OFFSET(Params, bits_words) == 268);
+static_assert(SPEC_OFFSET(Params, block_inverse) == 272);
+static_assert(SPEC_OFFSET(Params, block_shift) == 276);
+static_assert(SPEC_OFFSET(Params, page_inverse) == 280);
+static_assert(SPEC_OFFSET(Params, page_shift) == 284);

@@ -22,6 +22,8 @@ const BITMAP_WORDS: [u32; 5] = [1 << 14, 1 << 13, 1 << 12, 1 << 11, 1 << 10];
 /// Words of the bitmap that a narrow set is, the most first: a range of 2^20 entries, the positions
 /// of a text of a million tokens, down to a word for each thread.
 const BITS_WORDS: [u32; 6] = [1 << 15, 1 << 14, 1 << 13, 1 << 12, 1 << 11, 1 << 10];
+/// The largest number of slots for which a thread's slots have a bit each in 32.
+const MOST_SHARED: usize = 32 * THREADS as usize;
 /// The least number of words of the list of misses.
 const MIN_LIST: usize = 256;
 /// Shared memory that the kernels use in addition to the dynamic shared memory, in bytes.
@@ -95,7 +97,20 @@ launch_params! {
         /// Words of the bitmap of a narrow set, a multiple of the number of threads; 0 if rows are
         /// too long for narrow sets.
         bits_words: u32,
+        /// The inverses of `block_size` and `page_size`, see `inverse`.
+        block_inverse: u32,
+        block_shift: u32,
+        page_inverse: u32,
+        page_shift: u32,
     }
+}
+
+/// A factor and a shift that divide numbers below 2^31 by a size up to 2^31 - 1: the product of a
+/// number and the factor, shifted right by the shift, is the quotient.
+fn inverse(size: usize) -> (u32, u32) {
+    let size = size as u64;
+    let shift = 31 + size.next_power_of_two().ilog2();
+    ((1_u64 << shift).div_ceil(size) as u32, shift)
 }
 
 #[cfg(test)]
@@ -135,7 +150,8 @@ impl Room {
         };
         let rooms = BITMAP_WORDS.map(|words| of(words, true));
         let fits = |room: &Room| room.shared() <= shared;
-        let hashed = rooms.into_iter().find(fits).unwrap_or(of(BITMAP_WORDS[0], false));
+        let in_shared = |room: &Room| h <= MOST_SHARED && m <= MOST_SHARED && fits(room);
+        let hashed = rooms.into_iter().find(in_shared).unwrap_or(of(BITMAP_WORDS[0], false));
         let narrow = BITS_WORDS.map(|bits_words| Room { bits_words, ..hashed });
         narrow.into_iter().find(fits).unwrap_or(hashed)
     }
@@ -202,6 +218,8 @@ unsafe impl Kernel<HotSlots> for Prepared {
         let Prepared { cuda, plan, room, .. } = self;
         let columns = |matrix: Option<Matrix>| matrix.map_or(0, |matrix| matrix.cols as u32);
         let no_tail = Integers { data: 0, wide: 0 };
+        let (block_inverse, block_shift) = inverse(plan.params.block_size);
+        let (page_inverse, page_shift) = inverse(plan.params.page_size);
         let params = Params {
             wanted: cuda.rows(b.wanted, &plan.wanted)?,
             resident: cuda.rows(b.resident, &plan.resident)?,
@@ -244,6 +262,10 @@ unsafe impl Kernel<HotSlots> for Prepared {
             bitmap_words: room.bitmap_words,
             loser_words: room.loser_words,
             bits_words: room.bits_words,
+            block_inverse,
+            block_shift,
+            page_inverse,
+            page_shift,
         };
         // SAFETY: `Params` has the layout of the kernel's struct; the buffers were checked against
         // the plan, and the kernel compares requests, blocks, pages and entries, which are data,
@@ -267,6 +289,21 @@ mod tests {
         let largest = room(65_536, 65_536, 99);
         assert!(!largest.in_shared && largest.shared() <= 99 * 1024 - FIXED_SHARED);
         assert_eq!((largest.log_places, largest.list_words), (17, 65_536));
+    }
+
+    #[test]
+    fn inverses_divide() {
+        let sizes = (0..31).flat_map(|log| [1_usize << log, (1 << log) + 1, (2 << log) - 1]);
+        for size in sizes.filter(|&size| (1..=i32::MAX as usize).contains(&size)) {
+            let (factor, shift) = inverse(size);
+            let numbers = [0, 1, 2, 1000, size - 1, size, size + 1, 65_535, i32::MAX as usize];
+            let multiples = (1..5).map(|of| i32::MAX as usize / of / size * size);
+            let below = multiples.clone().map(|number| number.saturating_sub(1));
+            for number in numbers.into_iter().chain(multiples).chain(below) {
+                let number = number.min(i32::MAX as usize);
+                assert_eq!((number as u64 * u64::from(factor)) >> shift, (number / size) as u64);
+            }
+        }
     }
 
     /// The kernels and launch shapes that an H100 takes for calls of an engine.
