@@ -77,6 +77,7 @@ struct Row {
 template <typename T>
 INLINE void keep(T*& pointer) {
     asm volatile("" : "+l"(pointer));
+    __builtin_assume(__isGlobal(pointer));
 }
 INLINE void keep(u32& value) { asm volatile("" : "+r"(value)); }
 
@@ -391,7 +392,8 @@ INLINE void hand_out(const Params& p, const Row& row, const Set& set, Shared& sh
     const u32 of_warp = __reduce_add_sync(ALL_LANES, own);
     if (lane_id() == 0) shared.totals[warp] = of_warp;
     __syncthreads();
-    u32 earlier = SumsOfWarps<u32>(shared.totals, lane_id()).before(warp);
+    u32 earlier =
+        __reduce_add_sync(ALL_LANES, lane_id() < warp ? shared.totals[lane_id()] : 0);
 #pragma unroll 1
     for (u32 i = 0; i < row.rounds; i++) {
         const bool is_sure = taken.certain >> i & 1;
@@ -419,12 +421,25 @@ INLINE void hand_out(const Params& p, const Row& row, const Set& set, Shared& sh
     }
 }
 
+// The ids of the entries of a thread's columns from `first` on; NONE for columns that are not
+// entered. `some` has their entries.
+template <typename Mask, typename Set>
+INLINE void find_columns(const Params& p, const Set& set, u32 first, Mask entered,
+                         const i32 (&some)[AHEAD], u32 (&ids)[AHEAD]) {
+#pragma unroll
+    for (u32 j = 0; j < AHEAD; j++) {
+        if (first + j * THREADS >= p.m) break;
+        const bool is_asked = entered >> (first / THREADS + j) & 1;
+        ids[j] = set.find(static_cast<u32>(some[j]), is_asked);
+    }
+}
+
 // Lists the misses in ascending order, and adds the bins of each warp. A barrier must follow.
-// `some` has the first wanted values.
+// `some` has the first wanted values, and `ids` their ids.
 template <typename Mask, typename Set>
 INLINE void list_misses(const Params& p, const Row& row, const Set& set,
                         const Columns<Mask>& columns, const u32* bins, Shared& shared,
-                        i32 (&some)[AHEAD]) {
+                        i32 (&some)[AHEAD], u32 (&ids)[AHEAD]) {
     const uint2 two = *reinterpret_cast<const uint2*>(bins + 2 * threadIdx.x);
     const u32 free = __reduce_add_sync(ALL_LANES, two.x + two.y);
     if (lane_id() == 0) shared.free[threadIdx.x / WARP] = free;
@@ -433,33 +448,38 @@ INLINE void list_misses(const Params& p, const Row& row, const Set& set,
     } else {
 #pragma unroll 1
         for (u32 first = 0; first < p.m; first += AHEAD * THREADS) {
-            if (p.m > AHEAD * THREADS) load_columns(some, row.wanted, first, p.m);
+            if (p.m > AHEAD * THREADS) {
+                load_columns(some, row.wanted, first, p.m);
+                find_columns(p, set, first, columns.unique, some, ids);
+            }
 #pragma unroll
             for (u32 j = 0; j < AHEAD; j++) {
                 if (first + j * THREADS >= p.m) break;
                 const bool is_unique = columns.unique >> (first / THREADS + j) & 1;
-                set.list_one(static_cast<u32>(some[j]), is_unique);
+                set.list_one(static_cast<u32>(some[j]), ids[j], is_unique);
             }
         }
     }
 }
 
 // Writes where the entries of the columns `entered` lie, and ends the lists behind `fetches`
-// entries. `some` has the first wanted values.
+// entries. `ids` has the ids of the first columns.
 template <typename Mask, typename Set>
 INLINE void answer(const Params& p, const Row& row, const Set& set, Mask entered, u32 fetches,
-                   i32 (&some)[AHEAD]) {
+                   u32 (&ids)[AHEAD]) {
 #pragma unroll 1
     for (u32 first = 0; first < p.m; first += AHEAD * THREADS) {
-        if (p.m > AHEAD * THREADS) load_columns(some, row.wanted, first, p.m);
+        if (p.m > AHEAD * THREADS) {
+            i32 some[AHEAD];
+            load_columns(some, row.wanted, first, p.m);
+            find_columns(p, set, first, entered, some, ids);
+        }
 #pragma unroll
         for (u32 j = 0; j < AHEAD; j++) {
             if (first + j * THREADS >= p.m) break;
             const u32 column = first + j * THREADS + threadIdx.x;
-            const bool is_asked = entered >> (first / THREADS + j) & 1;
-            const u32 id = set.find(static_cast<u32>(some[j]), is_asked);
-            if (is_asked) {
-                const u32 slot = id == NONE ? NONE : set.owners[id];
+            if (entered >> (first / THREADS + j) & 1) {
+                const u32 slot = ids[j] == NONE ? NONE : set.owners[ids[j]];
                 row.slots[column] = slot == NONE ? -1 : place_of(p, row, slot);
             }
             if (column >= fetches && column < p.m) {
@@ -485,6 +505,9 @@ INLINE void serve(const Params& p, const Row& row, Set& set, First& some, u32* b
     __syncthreads();
     set.number(shared);
     Mine<Mask> mine = look_up<Mask>(p, row, set, losers, some.resident, bits);
+    u32 ids[AHEAD] = {NONE, NONE, NONE, NONE};
+    static_assert(AHEAD == 4);
+    if (p.m <= AHEAD * THREADS) find_columns(p, set, 0, columns.entered, some.wanted, ids);
     __syncthreads();
     set.note(shared);
     settle_hits(p, row, losers, bins, mine, some.used);
@@ -492,7 +515,7 @@ INLINE void serve(const Params& p, const Row& row, Set& set, First& some, u32* b
     const u32 n = set.misses(shared);
     u32 count = 0;
     if (n > 0) {
-        list_misses(p, row, set, columns, bins, shared, some.wanted);
+        list_misses(p, row, set, columns, bins, shared, some.wanted, ids);
         __syncthreads();
         const Taken<Mask> taken = choose(p, row, bins, shared, mine, some.used, n);
         count = taken.count;
@@ -502,7 +525,7 @@ INLINE void serve(const Params& p, const Row& row, Set& set, First& some, u32* b
             __syncthreads();
         }
     }
-    answer(p, row, set, columns.entered, count, some.wanted);
+    answer(p, row, set, columns.entered, count, ids);
     if (threadIdx.x == 0) *fetches = static_cast<i32>(count);
 }
 
@@ -553,6 +576,15 @@ INLINE void fill(u32* words, u32 first, u32 end, u32 value) {
 #pragma unroll 1
     for (u32 i = first + 4 * threadIdx.x; i < end; i += 4 * THREADS) {
         *reinterpret_cast<uint4*>(words + i) = make_uint4(value, value, value, value);
+    }
+}
+
+// Asks for `count` values, so that they are in the second-level cache when the threads load them.
+INLINE void ask_for(const i32* from, u32 count) {
+    constexpr u32 LINE = 128 / sizeof(i32);
+#pragma unroll 1
+    for (u32 at = threadIdx.x * LINE; at < count; at += THREADS * LINE) {
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
     }
 }
 
@@ -608,6 +640,10 @@ INLINE void one_row(const Params& p, u64 r, const Room& room, Shared& shared) {
     keep(row.fetch_slots);
     load_slots(some.resident, row, row.resident, 0);
     load_slots(some.used, row, row.used, 0);
+    if (is_request && row.rounds > AHEAD) {
+        ask_for(row.resident, p.h);
+        ask_for(row.used, p.h);
+    }
     row.step = static_cast<u32>(p.steps[p.step_by_row ? r : 0]);
     row.reset = p.resets != nullptr && p.resets[r] != 0;
     if (p.tail_starts.data != nullptr) row.tail_start = p.tail_starts[r];

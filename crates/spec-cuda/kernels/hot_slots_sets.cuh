@@ -147,11 +147,10 @@ struct Narrow {
         return sums.all();
     }
 
-    // Lists the entry of a column, one that `insert` returned true for, if it is a miss. All lanes of
-    // a warp must call this function.
-    INLINE void list_one(u32 entry, bool is_asked) const {
-        const u32 id = find(entry, is_asked);
-        const bool is_id = id != NONE;
+    // Lists an entry with its id, for the column for which `insert` returned true, if the entry is a
+    // miss. All lanes of a warp must call this function.
+    INLINE void list_one(u32 entry, u32 id, bool is_asked) const {
+        const bool is_id = is_asked && id != NONE;
         const u32 word = is_id ? missing[id / WARP] : 0;
         const u32 start = __shfl_sync(ALL_LANES, misses_before, is_id ? id >> log_ids : 0);
         if ((word >> (id % WARP) & 1) == 0) return;
