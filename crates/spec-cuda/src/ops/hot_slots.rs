@@ -284,6 +284,11 @@ mod tests {
     fn rows_of_engines_fit_shared_memory() {
         let room = |m, h, kib: u32| Room::new(m, h, kib * 1024 - FIXED_SHARED);
         assert_eq!(room(2048, 4096, 227).bitmap_words, 1 << 14);
+        // Narrow sets of 2^20 entries; of fewer where rows are long or shared memory is small; of
+        // none where rows are too long for them.
+        let bits = |m, h, kib| 32 * room(m, h, kib).bits_words;
+        assert_eq!([bits(2048, 4096, 227), bits(8192, 16_384, 227)], [1 << 20, 1 << 19]);
+        assert_eq!([bits(2048, 4096, 99), bits(65_536, 65_536, 227)], [1 << 18, 0]);
         assert!(room(2048, 4096, 99).in_shared && room(8192, 16_384, 227).in_shared);
         // Every device has room for what does not go to the workspace.
         let largest = room(65_536, 65_536, 99);
