@@ -16,6 +16,7 @@ INLINE void sort_few(u32* list, u32 n) {
     const u32 entry = threadIdx.x / LANES;
     const u32 mine = entry < n ? list[entry] : 0;
     u32 rank = 0;
+#pragma unroll 1
     for (u32 i = threadIdx.x % LANES; i < n; i += LANES) rank += list[i] < mine ? 1 : 0;
 #pragma unroll
     for (u32 step = 1; step < LANES; step *= 2) rank += __shfl_xor_sync(ALL_LANES, rank, step);
@@ -28,8 +29,10 @@ INLINE void sort_few(u32* list, u32 n) {
 // entry must have a bit. `totals` has a word for each warp.
 INLINE void sort_by_bitmap(u32 (&totals)[WARPS], u32* bitmap, u32 words, u32 lowest, u32* list,
                            u32 n) {
+#pragma unroll 1
     for (u32 i = threadIdx.x; i < words; i += THREADS) bitmap[i] = 0;
     __syncthreads();
+#pragma unroll 1
     for (u32 i = threadIdx.x; i < n; i += THREADS) {
         const u32 bit = list[i] - lowest;
         atomicOr(&bitmap[bit / 32], 1u << (bit % 32));
@@ -40,12 +43,14 @@ INLINE void sort_by_bitmap(u32 (&totals)[WARPS], u32* bitmap, u32 words, u32 low
     const u32 words_per_warp = words / WARPS;
     const u32 start = warp * words_per_warp;
     u32 count = 0;
+#pragma unroll 1
     for (u32 i = lane_id(); i < words_per_warp; i += WARP) count += __popc(bitmap[start + i]);
     count = __reduce_add_sync(ALL_LANES, count);
     if (lane_id() == 0) totals[warp] = count;
     __syncthreads();
     const SumsOfWarps<u32> warps(totals, lane_id());
     u32 to = warps.before(warp);
+#pragma unroll 1
     for (u32 i = lane_id(); i < words_per_warp; i += WARP) {
         u32 word = bitmap[start + i];
         const u32 own = __popc(word);
@@ -63,6 +68,7 @@ INLINE void sort_by_bitmap(u32 (&totals)[WARPS], u32* bitmap, u32 words, u32 low
 // Sorts entries by a bitonic network over the next power of two, which the list has room for.
 INLINE void sort_by_exchange(u32* list, u32 n) {
     const u32 size = n < 2 ? n : 1u << (32 - __clz(n - 1));
+#pragma unroll 1
     for (u32 i = n + threadIdx.x; i < size; i += THREADS) list[i] = NONE;
     __syncthreads();
 #pragma unroll 1

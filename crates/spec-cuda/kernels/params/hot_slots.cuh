@@ -33,7 +33,7 @@ struct Params {
     i32* fetches;
     // One word of flags, or null.
     u32* flags;
-    // A table and a list for each block, or null if they lie in shared memory.
+    // A hash table and a list for each block, or null if they lie in shared memory.
     u32* workspace;
     // The number of rows.
     u64 batch;
@@ -59,18 +59,25 @@ struct Params {
     u32 has_blocks;
     // Whether each row has a step of its own.
     u32 step_by_row;
-    // The base-2 logarithm of the places of the table, at least 10.
+    // The base-2 logarithm of the places of the hash table, at least 10.
     u32 log_places;
-    // Words of the list of misses, a power of two, at least m.
+    // Words of the list of misses of a hashed set, a power of two, at least m.
     u32 list_words;
-    // Words of the bitmap, a multiple of the number of threads.
+    // Words of the bitmap that sorts this list, a multiple of the number of threads.
     u32 bitmap_words;
     // Words with a bit for each slot, a multiple of 4.
     u32 loser_words;
-    u32 reserved;
+    // Words of the bitmap of a narrow set, a multiple of the number of threads; 0 if rows are too
+    // long for narrow sets.
+    u32 bits_words;
+    // The inverses of `block_size` and `page_size`, see `inverse`.
+    u32 block_inverse;
+    u32 block_shift;
+    u32 page_inverse;
+    u32 page_shift;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Params) == 272);
+static_assert(sizeof(Params) == 288);
 static_assert(SPEC_OFFSET(Params, wanted.data) == 0);
 static_assert(SPEC_OFFSET(Params, wanted.stride) == 8);
 static_assert(SPEC_OFFSET(Params, resident.data) == 16);
@@ -112,4 +119,8 @@ static_assert(SPEC_OFFSET(Params, log_places) == 252);
 static_assert(SPEC_OFFSET(Params, list_words) == 256);
 static_assert(SPEC_OFFSET(Params, bitmap_words) == 260);
 static_assert(SPEC_OFFSET(Params, loser_words) == 264);
-static_assert(SPEC_OFFSET(Params, reserved) == 268);
+static_assert(SPEC_OFFSET(Params, bits_words) == 268);
+static_assert(SPEC_OFFSET(Params, block_inverse) == 272);
+static_assert(SPEC_OFFSET(Params, block_shift) == 276);
+static_assert(SPEC_OFFSET(Params, page_inverse) == 280);
+static_assert(SPEC_OFFSET(Params, page_shift) == 284);

@@ -16,13 +16,18 @@ static KERNELS: Archive = archive!("hot_slots");
 const THREADS: u32 = 1024;
 /// Words of shared memory for the digits of ages.
 const BINS: u32 = 2048;
-/// The largest and the smallest number of words of the bitmap that sorts misses: a range of 2^19
-/// entries, and a word for each thread.
+/// Words of the bitmap that sorts the misses of a hashed set, the most first: a range of 2^19
+/// entries, down to a word for each thread.
 const BITMAP_WORDS: [u32; 5] = [1 << 14, 1 << 13, 1 << 12, 1 << 11, 1 << 10];
+/// Words of the bitmap that a narrow set is, the most first: a range of 2^20 entries, the positions
+/// of a text of a million tokens, down to a word for each thread.
+const BITS_WORDS: [u32; 6] = [1 << 15, 1 << 14, 1 << 13, 1 << 12, 1 << 11, 1 << 10];
+/// The largest number of slots for which a thread's slots have a bit each in 32.
+const MOST_SHARED: usize = 32 * THREADS as usize;
 /// The least number of words of the list of misses.
 const MIN_LIST: usize = 256;
 /// Shared memory that the kernels use in addition to the dynamic shared memory, in bytes.
-const FIXED_SHARED: u32 = 512;
+const FIXED_SHARED: u32 = 1024;
 
 launch_params! {
     /// The parameters of the kernels of `hot_slots`.
@@ -55,7 +60,7 @@ launch_params! {
         fetches: u64 as "i32*",
         /// One word of flags, or null.
         flags: u64 as "u32*",
-        /// A table and a list for each block, or null if they lie in shared memory.
+        /// A hash table and a list for each block, or null if they lie in shared memory.
         workspace: u64 as "u32*",
         /// The number of rows.
         batch: u64,
@@ -81,29 +86,48 @@ launch_params! {
         has_blocks: u32,
         /// Whether each row has a step of its own.
         step_by_row: u32,
-        /// The base-2 logarithm of the places of the table, at least 10.
+        /// The base-2 logarithm of the places of the hash table, at least 10.
         log_places: u32,
-        /// Words of the list of misses, a power of two, at least m.
+        /// Words of the list of misses of a hashed set, a power of two, at least m.
         list_words: u32,
-        /// Words of the bitmap, a multiple of the number of threads.
+        /// Words of the bitmap that sorts this list, a multiple of the number of threads.
         bitmap_words: u32,
         /// Words with a bit for each slot, a multiple of 4.
         loser_words: u32,
-        reserved: u32,
+        /// Words of the bitmap of a narrow set, a multiple of the number of threads; 0 if rows are
+        /// too long for narrow sets.
+        bits_words: u32,
+        /// The inverses of `block_size` and `page_size`, see `inverse`.
+        block_inverse: u32,
+        block_shift: u32,
+        page_inverse: u32,
+        page_shift: u32,
     }
+}
+
+/// A factor and a shift that divide numbers below 2^31 by a size up to 2^31 - 1: the product of a
+/// number and the factor, shifted right by the shift, is the quotient.
+fn inverse(size: usize) -> (u32, u32) {
+    let size = size as u64;
+    let shift = 31 + size.next_power_of_two().ilog2();
+    ((1_u64 << shift).div_ceil(size) as u32, shift)
 }
 
 #[cfg(test)]
 pub(super) const HEADER: Header =
     Header { name: "hot_slots", includes: &["common.cuh"], structs: &[Params::DESCRIPTION] };
 
-/// Where a row keeps what it works with.
+/// What a row has in shared memory and in the workspace. The data decide whether its set is narrow
+/// or hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Room {
     log_places: u32,
     list_words: u32,
     bitmap_words: u32,
     loser_words: u32,
+    bits_words: u32,
+    /// Words of shared memory that a narrow set has besides its bitmap.
+    id_words: u32,
     in_shared: bool,
 }
 
@@ -113,27 +137,37 @@ impl Room {
     fn new(m: usize, h: usize, shared: u32) -> Self {
         // At most half of the places are filled; each thread clears one at least.
         let places = (2 * m).next_power_of_two().max(THREADS as usize);
+        let ids = m.next_multiple_of(4);
         let of = |bitmap_words, in_shared| Room {
             log_places: places.ilog2(),
             list_words: m.next_power_of_two().max(MIN_LIST) as u32,
             bitmap_words,
             loser_words: (h as u32).div_ceil(32).next_multiple_of(4),
+            bits_words: 0,
+            // An owner and a listed entry for each id; two words for each 32 ids.
+            id_words: (2 * ids + 2 * ids.div_ceil(128) * 4) as u32,
             in_shared,
         };
         let rooms = BITMAP_WORDS.map(|words| of(words, true));
         let fits = |room: &Room| room.shared() <= shared;
-        rooms.into_iter().find(fits).unwrap_or(of(BITMAP_WORDS[0], false))
+        let in_shared = |room: &Room| h <= MOST_SHARED && m <= MOST_SHARED && fits(room);
+        let hashed = rooms.into_iter().find(in_shared).unwrap_or(of(BITMAP_WORDS[0], false));
+        let narrow = BITS_WORDS.map(|bits_words| Room { bits_words, ..hashed });
+        narrow.into_iter().find(fits).unwrap_or(hashed)
     }
 
-    /// Words of a table and a list.
+    /// Words of a hash table and a list.
     fn words(&self) -> u32 {
         (2 << self.log_places) + self.list_words
     }
 
-    /// Size of the dynamic shared memory of a block in bytes.
+    /// Size of the dynamic shared memory of a block in bytes. A row has either a hashed or a narrow
+    /// set.
     fn shared(&self) -> u32 {
-        let own = if self.in_shared { self.words() } else { 0 };
-        4 * (BINS + self.bitmap_words + self.loser_words + own)
+        let hashed = self.bitmap_words + if self.in_shared { self.words() } else { 0 };
+        // A narrow set has half a word more for each word of the bitmap.
+        let narrow = if self.bits_words == 0 { 0 } else { self.id_words + self.bits_words * 3 / 2 };
+        4 * (BINS + self.loser_words + hashed.max(narrow))
     }
 }
 
@@ -184,6 +218,8 @@ unsafe impl Kernel<HotSlots> for Prepared {
         let Prepared { cuda, plan, room, .. } = self;
         let columns = |matrix: Option<Matrix>| matrix.map_or(0, |matrix| matrix.cols as u32);
         let no_tail = Integers { data: 0, wide: 0 };
+        let (block_inverse, block_shift) = inverse(plan.params.block_size);
+        let (page_inverse, page_shift) = inverse(plan.params.page_size);
         let params = Params {
             wanted: cuda.rows(b.wanted, &plan.wanted)?,
             resident: cuda.rows(b.resident, &plan.resident)?,
@@ -225,7 +261,11 @@ unsafe impl Kernel<HotSlots> for Prepared {
             list_words: room.list_words,
             bitmap_words: room.bitmap_words,
             loser_words: room.loser_words,
-            reserved: 0,
+            bits_words: room.bits_words,
+            block_inverse,
+            block_shift,
+            page_inverse,
+            page_shift,
         };
         // SAFETY: `Params` has the layout of the kernel's struct; the buffers were checked against
         // the plan, and the kernel compares requests, blocks, pages and entries, which are data,
@@ -244,11 +284,31 @@ mod tests {
     fn rows_of_engines_fit_shared_memory() {
         let room = |m, h, kib: u32| Room::new(m, h, kib * 1024 - FIXED_SHARED);
         assert_eq!(room(2048, 4096, 227).bitmap_words, 1 << 14);
+        // Narrow sets of 2^20 entries; of fewer where rows are long or shared memory is small; of
+        // none where rows are too long for them.
+        let bits = |m, h, kib| 32 * room(m, h, kib).bits_words;
+        assert_eq!([bits(2048, 4096, 227), bits(8192, 16_384, 227)], [1 << 20, 1 << 19]);
+        assert_eq!([bits(2048, 4096, 99), bits(65_536, 65_536, 227)], [1 << 18, 0]);
         assert!(room(2048, 4096, 99).in_shared && room(8192, 16_384, 227).in_shared);
         // Every device has room for what does not go to the workspace.
         let largest = room(65_536, 65_536, 99);
         assert!(!largest.in_shared && largest.shared() <= 99 * 1024 - FIXED_SHARED);
         assert_eq!((largest.log_places, largest.list_words), (17, 65_536));
+    }
+
+    #[test]
+    fn inverses_divide() {
+        let sizes = (0..31).flat_map(|log| [1_usize << log, (1 << log) + 1, (2 << log) - 1]);
+        for size in sizes.filter(|&size| (1..=i32::MAX as usize).contains(&size)) {
+            let (factor, shift) = inverse(size);
+            let numbers = [0, 1, 2, 1000, size - 1, size, size + 1, 65_535, i32::MAX as usize];
+            let multiples = (1..5).map(|of| i32::MAX as usize / of / size * size);
+            let below = multiples.clone().map(|number| number.saturating_sub(1));
+            for number in numbers.into_iter().chain(multiples).chain(below) {
+                let number = number.min(i32::MAX as usize);
+                assert_eq!((number as u64 * u64::from(factor)) >> shift, (number / size) as u64);
+            }
+        }
     }
 
     /// The kernels and launch shapes that an H100 takes for calls of an engine.
