@@ -4,10 +4,6 @@
 //! that each has a distribution of the next token: `p` the target's, `q` the draft model's. The
 //! share of positions and seeds at which both draw the same token is what a decode loop accepts of
 //! first drafts.
-//!
-//! A [`Head`] has logits for some of the tokens alone, as the draft heads of EAGLE-3 and FR-Spec
-//! have. Its columns race on the noise of their tokens (`token_ids`), or, for comparison, on that of
-//! the tokens whose ids are the columns' numbers.
 
 use anyhow::ensure;
 use spec::ops::sample_logits::{Buffers, SampleLogits};
@@ -17,40 +13,6 @@ use spec::{DType, Descriptor, Handle, TensorDesc};
 use crate::Result;
 use crate::llama::Llama;
 use crate::sampling::Sampling;
-use crate::text::Text;
-
-/// A text whose tokens a head has first.
-const FREQUENT: &str = include_str!("../../../texts/alice.txt");
-
-/// The tokens that the columns of a draft head stand for, the most frequent first.
-#[derive(Clone, Debug)]
-pub struct Head {
-    tokens: Vec<i32>,
-}
-
-impl Head {
-    /// A head of at most `size` of `vocab` tokens: those of `texts/alice.txt` by their number there,
-    /// then those with the lowest ids, which the tokenizer merged first.
-    ///
-    /// # Errors
-    /// Those of the tokenizer.
-    pub fn new(text: &Text, size: usize, vocab: usize) -> Result<Self> {
-        let mut counts = vec![0u32; vocab];
-        for token in text.tokens(FREQUENT)? {
-            counts[token as usize] += 1;
-        }
-        let mut tokens: Vec<i32> = (0..vocab as i32).collect();
-        // Stable, so that lower ids come first where counts are equal.
-        tokens.sort_by_key(|&token| std::cmp::Reverse(counts[token as usize]));
-        tokens.truncate(size);
-        Ok(Head { tokens })
-    }
-
-    /// The token of each column.
-    pub fn tokens(&self) -> &[i32] {
-        &self.tokens
-    }
-}
 
 /// The number of seeds that draw at each position.
 const SEEDS: usize = 32;
@@ -70,11 +32,6 @@ pub struct Agreement {
     /// The sum of 1 - TV(p, q), the probability with which rejection sampling accepts a draft. TV is
     /// the distance in total variation, half the sum of |p - q|.
     pub overlap: f64,
-    /// As `race`, with a head in the place of the draft model's own: its columns race on the noise of
-    /// their tokens.
-    pub head: usize,
-    /// As `head`, but its columns race on the noise of the tokens with the columns' numbers.
-    pub head_by_column: usize,
 }
 
 impl Agreement {
@@ -93,11 +50,6 @@ impl Agreement {
         self.overlap / self.positions as f64
     }
 
-    /// The share of draws in which a head agrees: by its tokens' noise, and by its columns'.
-    pub fn by_head(&self) -> [f64; 2] {
-        [self.head, self.head_by_column].map(|count| count as f64 / self.draws as f64)
-    }
-
     /// Adds the sums of another text.
     pub fn add(&mut self, other: &Agreement) {
         self.positions += other.positions;
@@ -105,13 +57,11 @@ impl Agreement {
         self.race += other.race;
         self.sums += other.sums;
         self.overlap += other.overlap;
-        self.head += other.head;
-        self.head_by_column += other.head_by_column;
     }
 }
 
 /// Lets the target write `tokens` tokens after a prompt, with the first seed, and counts at each of
-/// them how often the draft model agrees, and, where there is a head, the draft model with this head.
+/// them how often the draft model agrees.
 ///
 /// # Errors
 /// If a model has no room for prompt and text, or other tokens than the other model; the errors of
@@ -123,7 +73,6 @@ pub fn measure(
     prompt: &[u32],
     tokens: usize,
     sampling: Sampling,
-    head: Option<&Head>,
 ) -> Result<Agreement> {
     ensure!(target.vocab() == draft.vocab(), "the draft model has other tokens");
     let (last, before) = prompt.split_last().ok_or_else(|| anyhow::anyhow!("no prompt"))?;
@@ -132,23 +81,14 @@ pub fn measure(
         model.read_prompt(before)?;
     }
     let mut sampler = Sampler::new(handle, target.vocab(), sampling)?;
-    let mut of_head = head.map(|head| HeadSampler::new(handle, head, sampling)).transpose()?;
     let mut sums = Agreement::default();
     let mut last = *last;
     for position in prompt.len()..prompt.len() + tokens {
         let p = target.run(&[last])?.with(|logits| sampler.draw(logits, position))?;
-        let (q, drawn) = draft.run(&[last])?.with(|logits| {
-            let drawn = of_head.as_mut().map(|head| head.draw(logits, position)).transpose()?;
-            anyhow::Ok((sampler.draw(logits, position)?, drawn))
-        })?;
+        let q = draft.run(&[last])?.with(|logits| sampler.draw(logits, position))?;
         sums.positions += 1;
         sums.draws += SEEDS;
-        let agree = |q: &[i32]| p.tokens.iter().zip(q).filter(|(p, q)| p == q).count();
-        sums.race += agree(&q.tokens);
-        if let Some([by_token, by_column]) = drawn {
-            sums.head += agree(&by_token);
-            sums.head_by_column += agree(&by_column);
-        }
+        sums.race += p.tokens.iter().zip(&q.tokens).filter(|(p, q)| p == q).count();
         let (p_sums, q_sums) = (running_sums(&p.probs), running_sums(&q.probs));
         for &seed in &sampler.seeds {
             let u = Draw::at(seed, position as i64, Purpose::Sample).uniform();
@@ -232,55 +172,6 @@ impl Sampler {
         self.one_seed.call(&mut self.workspace, buffers)?;
         ensure!(flags == [0], "sample_logits: flags {}: the logits are bad", flags[0]);
         Ok(Drawn { tokens: tokens.to_vec(), probs })
-    }
-}
-
-/// Draws with many seeds from the logits that a head has of a row.
-struct HeadSampler<'a> {
-    head: &'a Head,
-    /// With `token_ids`, and without.
-    by_token: Descriptor<SampleLogits>,
-    by_column: Descriptor<SampleLogits>,
-    workspace: Vec<u8>,
-    seeds: Vec<u64>,
-    sampling: Sampling,
-}
-
-impl<'a> HeadSampler<'a> {
-    fn new(handle: &Handle, head: &'a Head, sampling: Sampling) -> Result<Self> {
-        let params = SampleLogits::transformers();
-        let columns = head.tokens.len();
-        let tensors = params
-            .tensors(SEEDS, columns)
-            .top_k(TensorDesc::new(DType::I32, [SEEDS]))
-            .top_p(TensorDesc::new(DType::F32, [SEEDS]));
-        let by_column = handle.create(&params, &tensors)?;
-        let ids = TensorDesc::new(DType::I32, [columns]);
-        let by_token = handle.create(&params, &tensors.token_ids(ids))?;
-        let workspace = vec![0; by_token.workspace_size().max(by_column.workspace_size())];
-        let seeds = (sampling.seed..).take(SEEDS).collect();
-        Ok(HeadSampler { head, by_token, by_column, workspace, seeds, sampling })
-    }
-
-    /// The tokens of the draws by the tokens' noise, and by the columns'.
-    fn draw(&mut self, logits: &[f32], position: usize) -> Result<[Vec<i32>; 2]> {
-        let Sampling { temperature, top_k, top_p, .. } = self.sampling;
-        let positions = [position as i64; SEEDS];
-        let (temperature, top_k, top_p) = ([temperature; SEEDS], [top_k; SEEDS], [top_p; SEEDS]);
-        let own: Vec<f32> = self.head.tokens.iter().map(|&token| logits[token as usize]).collect();
-        let rows = own.repeat(SEEDS);
-        let (mut tokens, mut columns) = ([0i32; SEEDS], [0i32; SEEDS]);
-        let buffers = Buffers::new(&rows, &positions, &temperature, &self.seeds, &mut tokens)
-            .top_k(&top_k)
-            .top_p(&top_p)
-            .token_ids(&self.head.tokens);
-        self.by_token.call(&mut self.workspace, buffers)?;
-        let buffers = Buffers::new(&rows, &positions, &temperature, &self.seeds, &mut columns)
-            .top_k(&top_k)
-            .top_p(&top_p);
-        self.by_column.call(&mut self.workspace, buffers)?;
-        let mapped = columns.map(|column| self.head.tokens[column as usize]);
-        Ok([tokens.to_vec(), mapped.to_vec()])
     }
 }
 

@@ -96,9 +96,6 @@ enum Command {
         /// The first of 32 seeds, which writes the text.
         #[arg(long, default_value_t = 0)]
         seed: u64,
-        /// Draws also with a draft head of so many tokens, with and without `token_ids`; 0 is off.
-        #[arg(long, default_value_t = 0)]
-        head: usize,
     },
     /// Times 1 to 16 rows at once, with each type of weights.
     Rows {
@@ -239,11 +236,10 @@ fn run(options: &Options) -> Result<()> {
             top_k,
             top_p,
             seed,
-            head,
         }) => {
             let path = draft_model.as_ref().map_or_else(|| model.path(), Ok)?;
             let sampling = Sampling { temperature: 0.0, top_k: *top_k, top_p: *top_p, seed: *seed };
-            measure::agree(model, (path, *draft_weights), *tokens, temperature, sampling, *head)
+            measure::agree(model, (path, *draft_weights), *tokens, temperature, sampling)
         }
     }
 }

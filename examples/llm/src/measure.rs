@@ -6,7 +6,6 @@ use anyhow::Context;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 use spec::Handle;
-use spec_llm::agreement::Head;
 use spec_llm::replay::{self, Outcome, Timed, WAYS};
 use spec_llm::{Agreement, Llama, Result, Sampling, Text, Weights, agreement, bench};
 
@@ -51,15 +50,13 @@ pub fn compare(model: &Model, tokens: usize, max_draft: usize, turns: usize) -> 
     Ok(())
 }
 
-/// Compares the draws of the model and of a draft model at each temperature; where `head` is not 0,
-/// also those of the draft model with a head of so many tokens.
+/// Compares the draws of the model and of a draft model at each temperature.
 pub fn agree(
     model: &Model,
     (draft_path, draft_weights): (&PathBuf, Weights),
     tokens: usize,
     temperatures: &[f32],
     sampling: Sampling,
-    head: usize,
 ) -> Result<()> {
     let handle = Handle::cpu()?;
     let longest = bench::PROMPTS.iter().map(|prompt| prompt.2.len()).max().unwrap_or(0);
@@ -67,30 +64,20 @@ pub fn agree(
     let (mut target, content) = Llama::open(model.path()?, model.weights, capacity)?;
     let (mut draft, _) = Llama::open(draft_path, draft_weights, capacity)?;
     let text = Text::new(&content)?;
-    let head = (head > 0).then(|| Head::new(&text, head, draft.vocab())).transpose()?;
     let mut all = Vec::new();
     if !model.json {
-        let of_head = if head.is_some() { "  head  without token_ids" } else { "" };
-        println!("temperature  draws  by the race  by running sums  1 - TV{of_head}");
+        println!("temperature  draws  by the race  by running sums  1 - TV");
     }
     for &temperature in temperatures {
         let sampling = Sampling { temperature, ..sampling };
         let mut sum = Agreement::default();
         for (_, _, said) in bench::PROMPTS {
             let prompt = text.tokens(&text.chat(said)?)?;
-            let text = agreement::measure(
-                &handle,
-                &mut target,
-                &mut draft,
-                &prompt,
-                tokens,
-                sampling,
-                head.as_ref(),
-            )?;
+            let text =
+                agreement::measure(&handle, &mut target, &mut draft, &prompt, tokens, sampling)?;
             sum.add(&text);
         }
         let (race, sums, rejection) = (sum.by_race(), sum.by_sums(), sum.by_rejection());
-        let of_head = head.as_ref().map(|_| sum.by_head());
         if model.json {
             all.push(json!({
                 "temperature": temperature,
@@ -99,16 +86,10 @@ pub fn agree(
                 "race": race,
                 "running_sums": sums,
                 "rejection_sampling": rejection,
-                "head": of_head.map(|[by_token, _]| by_token),
-                "head_without_token_ids": of_head.map(|[_, by_column]| by_column),
             }));
         } else {
             let draws = sum.draws;
-            print!("{temperature:>11}  {draws:>5}  {race:>11.3}  {sums:>15.3}  {rejection:>6.3}");
-            if let Some([by_token, by_column]) = of_head {
-                print!("  {by_token:>4.3}  {by_column:>17.3}");
-            }
-            println!();
+            println!("{temperature:>11}  {draws:>5}  {race:>11.3}  {sums:>15.3}  {rejection:>6.3}");
         }
     }
     if model.json {

@@ -10,7 +10,6 @@ use candle_core::quantized::gguf_file::{self, Value};
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Tensor};
 use spec::{Corpus, Handle};
-use spec_llm::agreement::{self, Head};
 use spec_llm::drafting::for_corpus;
 use spec_llm::{Decoded, Drafter, Llama, Request, Sampling, Text, Weights, decode};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -467,36 +466,5 @@ fn bad_calls_are_refused() {
             let result = decode(&handle, &mut model, &mut drafter, prompt, &request, |_| Ok(()));
             assert!(result.err().unwrap().to_string().contains(words));
         }
-    });
-}
-
-/// A head with some of the model's tokens draws the model's own token wherever the head has it, if
-/// its columns race on the noise of their tokens.
-#[test]
-fn a_head_agrees_by_the_noise_of_its_tokens() {
-    rayon::scope(|_| {
-        let (mut target, text) = model(3, GgmlDType::Q8_0, Weights::Auto);
-        let (mut draft, _) = model(3, GgmlDType::Q8_0, Weights::Auto);
-        let head = Head::new(&text, 200, target.vocab()).unwrap();
-        assert_eq!(head.tokens().len(), 200);
-        let space = vocabulary().iter().position(|own| own == "Ġ").unwrap();
-        assert_eq!(head.tokens()[0], space as i32);
-        let handle = Handle::cpu().unwrap();
-        // Random logits differ so much that at 1 most tokens would be certain.
-        let sampling = Sampling { temperature: 10.0, ..Sampling::GREEDY };
-        let prompt = [5, 9, 200, 7];
-        let agreement = agreement::measure(
-            &handle,
-            &mut target,
-            &mut draft,
-            &prompt,
-            40,
-            sampling,
-            Some(&head),
-        )
-        .unwrap();
-        assert_eq!(agreement.by_race(), 1.0);
-        let [by_token, by_column] = agreement.by_head();
-        assert!(by_token > 0.5 && by_token > by_column + 0.2, "{by_token} {by_column}");
     });
 }
