@@ -96,6 +96,13 @@ enum Command {
         /// The first of 32 seeds, which writes the text.
         #[arg(long, default_value_t = 0)]
         seed: u64,
+        /// Also with a head of as many tokens as the draft model's: the most frequent of the files,
+        /// then those of the earliest merges.
+        #[arg(long, requires = "files")]
+        head: Option<usize>,
+        /// Texts in which tokens are counted for --head.
+        #[arg(requires = "head")]
+        files: Vec<PathBuf>,
     },
     /// Times 1 to 16 rows at once, with each type of weights.
     Rows {
@@ -236,10 +243,13 @@ fn run(options: &Options) -> Result<()> {
             top_k,
             top_p,
             seed,
+            head,
+            files,
         }) => {
             let path = draft_model.as_ref().map_or_else(|| model.path(), Ok)?;
             let sampling = Sampling { temperature: 0.0, top_k: *top_k, top_p: *top_p, seed: *seed };
-            measure::agree(model, (path, *draft_weights), *tokens, temperature, sampling)
+            let head = head.map(|count| (count, &files[..]));
+            measure::agree(model, (path, *draft_weights), *tokens, temperature, sampling, head)
         }
     }
 }

@@ -50,13 +50,23 @@ pub fn compare(model: &Model, tokens: usize, max_draft: usize, turns: usize) -> 
     Ok(())
 }
 
-/// Compares the draws of the model and of a draft model at each temperature.
+/// The most frequent tokens of files.
+fn frequent(text: &Text, files: &[PathBuf], vocab: usize, count: usize) -> Result<Vec<u32>> {
+    let read = |path: &PathBuf| {
+        text.tokens(&std::fs::read_to_string(path).with_context(|| path.display().to_string())?)
+    };
+    agreement::frequent(&files.iter().map(read).collect::<Result<Vec<_>>>()?, vocab, count)
+}
+
+/// Compares the draws of the model and of a draft model at each temperature, and those of a head
+/// of the most frequent tokens of files.
 pub fn agree(
     model: &Model,
     (draft_path, draft_weights): (&PathBuf, Weights),
     tokens: usize,
     temperatures: &[f32],
     sampling: Sampling,
+    head: Option<(usize, &[PathBuf])>,
 ) -> Result<()> {
     let handle = Handle::cpu()?;
     let longest = bench::PROMPTS.iter().map(|prompt| prompt.2.len()).max().unwrap_or(0);
@@ -64,20 +74,28 @@ pub fn agree(
     let (mut target, content) = Llama::open(model.path()?, model.weights, capacity)?;
     let (mut draft, _) = Llama::open(draft_path, draft_weights, capacity)?;
     let text = Text::new(&content)?;
+    let head = head.map(|(count, files)| frequent(&text, files, target.vocab(), count));
+    let head = head.transpose()?;
     let mut all = Vec::new();
     if !model.json {
-        println!("temperature  draws  by the race  by running sums  1 - TV");
+        let of_head = "  head: within  token_ids  without  1 - TV";
+        let of_head = if head.is_some() { of_head } else { "" };
+        println!("temperature  draws  by the race  by running sums  1 - TV{of_head}");
     }
     for &temperature in temperatures {
         let sampling = Sampling { temperature, ..sampling };
         let mut sum = Agreement::default();
         for (_, _, said) in bench::PROMPTS {
             let prompt = text.tokens(&text.chat(said)?)?;
-            let text =
-                agreement::measure(&handle, &mut target, &mut draft, &prompt, tokens, sampling)?;
-            sum.add(&text);
+            let models = (&mut target, &mut draft);
+            let head = head.as_deref();
+            sum.add(&agreement::measure(&handle, models, &prompt, tokens, sampling, head)?);
         }
         let (race, sums, rejection) = (sum.by_race(), sum.by_sums(), sum.by_rejection());
+        let of_draws = |count| count as f64 / sum.draws as f64;
+        let (within, mapped) = (of_draws(sum.head.within), of_draws(sum.head.mapped));
+        let unmapped = of_draws(sum.head.unmapped);
+        let head_rejection = sum.head.overlap / sum.positions as f64;
         if model.json {
             all.push(json!({
                 "temperature": temperature,
@@ -86,10 +104,21 @@ pub fn agree(
                 "race": race,
                 "running_sums": sums,
                 "rejection_sampling": rejection,
+                "head": head.as_ref().map(|head| json!({
+                    "tokens": head.len(),
+                    "within": within,
+                    "token_ids": mapped,
+                    "without_token_ids": unmapped,
+                    "rejection_sampling": head_rejection,
+                })),
             }));
         } else {
             let draws = sum.draws;
-            println!("{temperature:>11}  {draws:>5}  {race:>11.3}  {sums:>15.3}  {rejection:>6.3}");
+            print!("{temperature:>11}  {draws:>5}  {race:>11.3}  {sums:>15.3}  {rejection:>6.3}");
+            if head.is_some() {
+                print!("  {within:>12.3}  {mapped:>9.3}  {unmapped:>7.3}  {head_rejection:>6.3}");
+            }
+            println!();
         }
     }
     if model.json {

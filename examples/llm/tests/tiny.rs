@@ -10,6 +10,7 @@ use candle_core::quantized::gguf_file::{self, Value};
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Tensor};
 use spec::{Corpus, Handle};
+use spec_llm::agreement;
 use spec_llm::drafting::for_corpus;
 use spec_llm::{Decoded, Drafter, Llama, Request, Sampling, Text, Weights, decode};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -391,6 +392,28 @@ fn drafts_leave_the_text() {
         let plain = run(&mut model, &mut Drafter::None, &prompt, warm);
         let other = Sampling { seed: 12, ..warm };
         assert_ne!(run(&mut model, &mut Drafter::None, &prompt, other).tokens, plain.tokens);
+    });
+}
+
+/// A head that has half of the model's tokens, in another order, draws the model's own token
+/// whenever it has it, if its columns race on the noise of their tokens.
+#[test]
+fn columns_of_a_head_race_as_their_tokens() {
+    rayon::scope(|_| {
+        let handle = Handle::cpu().unwrap();
+        let (mut target, text) = model(7, GgmlDType::Q8_0, Weights::Auto);
+        let (mut draft, _) = model(7, GgmlDType::Q8_0, Weights::Auto);
+        let prompt = text.tokens("the hedgehog and the heron").unwrap();
+        // The highest tokens first: no column has its token's number.
+        let head: Vec<u32> = (131..261).rev().collect();
+        let sampling = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, seed: 3 };
+        let models = (&mut target, &mut draft);
+        let found = agreement::measure(&handle, models, &prompt, 24, sampling, Some(&head));
+        let agreement::Agreement { draws, head, race, .. } = found.unwrap();
+        assert_eq!(race, draws);
+        assert!(head.within > draws / 4, "{head:?}");
+        assert_eq!(head.mapped, head.within);
+        assert!(head.unmapped < head.within / 2, "{head:?}");
     });
 }
 
