@@ -70,6 +70,21 @@ enum Command {
         /// What `texts` wrote.
         texts: PathBuf,
     },
+    /// Answers eight prompts at once that share a budget of drafts, by each way to share it, and
+    /// without drafts.
+    Batch {
+        #[command(flatten)]
+        model: Model,
+        /// Tokens of an answer, at most.
+        #[arg(long, default_value_t = 96)]
+        tokens: usize,
+        /// The most drafts of a step, of all requests together; one table row each.
+        #[arg(long, value_delimiter = ',', default_values_t = [8, 16, 32, 64, 128])]
+        budget: Vec<usize>,
+        /// 0 takes the likeliest token.
+        #[arg(long, default_value_t = 0.0)]
+        temperature: f32,
+    },
     /// Measures how often a draft model draws the token that the model draws: by the race, by running
     /// sums, and what rejection sampling would reach.
     Agree {
@@ -200,6 +215,7 @@ fn main() -> ExitCode {
             | Command::Rows { model, .. }
             | Command::Texts { model, .. }
             | Command::Turns { model, .. }
+            | Command::Batch { model, .. }
             | Command::Agree { model, .. },
         ) => model.threads,
         Some(Command::Replay { .. }) => None,
@@ -234,6 +250,9 @@ fn run(options: &Options) -> Result<()> {
         }
         Some(Command::Replay { texts, json }) => measure::compare_known(texts, *json),
         Some(Command::Turns { model, texts }) => measure::take_turns(model, texts),
+        Some(Command::Batch { model, tokens, budget, temperature }) => {
+            measure::batch(model, *tokens, budget, *temperature)
+        }
         Some(Command::Agree {
             model,
             draft_model,

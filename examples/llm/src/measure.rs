@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use serde_json::{Value, json};
 use spec::Handle;
+use spec_llm::batch::{self, Batch, Sharing};
 use spec_llm::replay::{self, Outcome, Timed, WAYS};
 use spec_llm::{Agreement, Llama, Result, Sampling, Text, Weights, agreement, bench};
 
@@ -122,6 +123,72 @@ pub fn agree(
         }
     }
     if model.json {
+        println!("{:#}", Value::Array(all));
+    }
+    Ok(())
+}
+
+/// Decodes eight texts at once, without drafts and with each budget in each way.
+pub fn batch(options: &Model, tokens: usize, budgets: &[usize], temperature: f32) -> Result<()> {
+    let handle = Handle::cpu()?;
+    let messages = replay::mixed();
+    let most = budgets.iter().max().context("no --budget")?;
+    let longest = messages.iter().map(|message| message.len()).max().unwrap_or(0);
+    // A token has at least one byte; the chat template adds a few dozen tokens.
+    let capacity = longest + 256 + tokens + most;
+    let (mut models, mut prompts, mut stop) = (Vec::new(), Vec::new(), None);
+    for message in messages {
+        let (model, content) = Llama::open(options.path()?, options.weights, capacity)?;
+        let text = Text::new(&content)?;
+        ensure!(model.has_trees(), "a tree needs --weights blocks, on a processor with AVX2");
+        prompts.push(text.tokens(&text.chat(message)?)?);
+        models.push(model);
+        stop = text.end;
+    }
+    let sampling = Sampling { temperature, ..Sampling::GREEDY };
+    let plain = Batch { tokens, stop, sampling, sharing: Sharing::Shared, budget: 0 };
+    let without = batch::decode(&handle, &mut models, &prompts, &plain)?;
+    let mut all = Vec::new();
+    let mut show = |sharing: &str, budget: usize, run: &batch::Decoded| {
+        let tokens = run.tokens() as f64;
+        let (each, speed) = (tokens / run.runs as f64, tokens / run.total.as_secs_f64());
+        let faster = without.total.as_secs_f64() / run.total.as_secs_f64();
+        let cheaper = without.processors.as_secs_f64() / run.processors.as_secs_f64();
+        if options.json {
+            all.push(json!({
+                "sharing": sharing,
+                "budget": budget,
+                "tokens": run.tokens(),
+                "steps": run.steps,
+                "runs": run.runs,
+                "drafted": run.drafted,
+                "tokens_per_run": each,
+                "tokens_per_second": speed,
+                "faster": faster,
+                "faster_by_cpu_time": cheaper,
+            }));
+        } else {
+            println!(
+                "{sharing:<8}{budget:>7}{:>7}{each:>12.2}{:>9}{speed:>10.1}{faster:>8.2}{cheaper:>13.2}",
+                run.steps, run.drafted
+            );
+        }
+    };
+    if !options.json {
+        println!("sharing  budget  steps  tokens/run  drafted  tokens/s  faster  by CPU time");
+    }
+    show("none", 0, &without);
+    for &budget in budgets {
+        for (name, sharing) in
+            [("equal", Sharing::Equal), ("shared", Sharing::Shared), ("trusted", Sharing::Trusted)]
+        {
+            let options = Batch { sharing, budget, ..plain };
+            let run = batch::decode(&handle, &mut models, &prompts, &options)?;
+            ensure!(run.answers == without.answers, "{name}, {budget}: drafts changed a text");
+            show(name, budget, &run);
+        }
+    }
+    if options.json {
         println!("{:#}", Value::Array(all));
     }
     Ok(())

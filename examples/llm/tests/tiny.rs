@@ -11,6 +11,7 @@ use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Tensor};
 use spec::{Corpus, Handle};
 use spec_llm::agreement;
+use spec_llm::batch::{self, Batch, Sharing};
 use spec_llm::drafting::for_corpus;
 use spec_llm::{Decoded, Drafter, Llama, Request, Sampling, Text, Weights, decode};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -414,6 +415,51 @@ fn columns_of_a_head_race_as_their_tokens() {
         assert!(head.within > draws / 4, "{head:?}");
         assert_eq!(head.mapped, head.within);
         assert!(head.unmapped < head.within / 2, "{head:?}");
+    });
+}
+
+/// However a batch shares its budget, its texts are those of each request alone without drafts.
+#[test]
+fn a_budget_leaves_the_texts_of_a_batch() {
+    rayon::scope(|_| {
+        let handle = Handle::cpu().unwrap();
+        let open = || model(7, GgmlDType::Q8_0, Weights::Auto);
+        let (mut alone, text) = open();
+        if !alone.has_trees() {
+            eprintln!("NOT RUN: this processor has no AVX2");
+            return;
+        }
+        let prompts = ["the hedgehog and the heron. the hedgehog and the", "he he he", "42"]
+            .map(|prompt| text.tokens(prompt).unwrap());
+        let warm = Sampling { temperature: 0.5, top_k: 4, top_p: 0.9, seed: 11 };
+        for sampling in [Sampling::GREEDY, warm] {
+            let request = |seed, stop| {
+                let sampling = Sampling { seed, ..sampling };
+                Request { tokens: 160, stop, max_draft: 0, sampling, row: 0.01 }
+            };
+            let mut plain = |stop| {
+                let each = prompts.iter().zip(sampling.seed..).map(|(prompt, seed)| {
+                    let (request, none) = (request(seed, stop), &mut Drafter::None);
+                    decode(&handle, &mut alone, none, prompt, &request, |_| Ok(())).unwrap().tokens
+                });
+                each.collect::<Vec<_>>()
+            };
+            let stop = Some(plain(None)[0][100]);
+            let expected = plain(stop);
+            let mut models: Vec<Llama> = prompts.iter().map(|_| open().0).collect();
+            let mut steps = Vec::new();
+            for sharing in [Sharing::Equal, Sharing::Shared, Sharing::Trusted] {
+                for budget in [0, 6, 24] {
+                    let options = Batch { tokens: 160, stop, sampling, sharing, budget };
+                    let found = batch::decode(&handle, &mut models, &prompts, &options).unwrap();
+                    assert_eq!(found.answers, expected, "{sharing:?}, {budget}");
+                    assert_eq!(found.drafted > 0, budget > 0, "{sharing:?}, {budget}");
+                    steps.push(found.runs);
+                }
+            }
+            // A budget saves runs.
+            assert!(steps[2] < steps[0] && steps[8] < steps[0], "{steps:?}");
+        }
     });
 }
 
