@@ -3,11 +3,13 @@
 //!
 //! [`Llama`] runs several rows at once, and forgets rejected rows by reducing the length of
 //! its cache. [`Drafter`] proposes drafts, [`lengths`] chooses how many of the drafts are
-//! worth the cost of their rows, and [`decode`] is the loop that continues a text.
+//! worth the cost of their rows, and [`decode`] is the loop that continues a text. [`batch`] has
+//! the loop for several texts at once.
 
 pub mod agreement;
 #[cfg(target_arch = "x86_64")]
 pub mod attention;
+pub mod batch;
 pub mod bench;
 #[cfg(target_arch = "x86_64")]
 pub mod blocks;

@@ -70,6 +70,21 @@ enum Command {
         /// What `texts` wrote.
         texts: PathBuf,
     },
+    /// Answers eight prompts at once that share a budget of drafts, by each way to share it, and
+    /// without drafts.
+    Batch {
+        #[command(flatten)]
+        model: Model,
+        /// Tokens of an answer, at most.
+        #[arg(long, default_value_t = 96)]
+        tokens: usize,
+        /// The most drafts of a step, of all requests together; one table row each.
+        #[arg(long, value_delimiter = ',', default_values_t = [8, 16, 32, 64, 128])]
+        budget: Vec<usize>,
+        /// 0 takes the likeliest token.
+        #[arg(long, default_value_t = 0.0)]
+        temperature: f32,
+    },
     /// Measures how often a draft model draws the token that the model draws: by the race, by running
     /// sums, and what rejection sampling would reach.
     Agree {
@@ -96,6 +111,13 @@ enum Command {
         /// The first of 32 seeds, which writes the text.
         #[arg(long, default_value_t = 0)]
         seed: u64,
+        /// Also with a head of as many tokens as the draft model's: the most frequent of the files,
+        /// then those of the earliest merges.
+        #[arg(long, requires = "files")]
+        head: Option<usize>,
+        /// Texts in which tokens are counted for --head.
+        #[arg(requires = "head")]
+        files: Vec<PathBuf>,
     },
     /// Times 1 to 16 rows at once, with each type of weights.
     Rows {
@@ -193,6 +215,7 @@ fn main() -> ExitCode {
             | Command::Rows { model, .. }
             | Command::Texts { model, .. }
             | Command::Turns { model, .. }
+            | Command::Batch { model, .. }
             | Command::Agree { model, .. },
         ) => model.threads,
         Some(Command::Replay { .. }) => None,
@@ -227,6 +250,9 @@ fn run(options: &Options) -> Result<()> {
         }
         Some(Command::Replay { texts, json }) => measure::compare_known(texts, *json),
         Some(Command::Turns { model, texts }) => measure::take_turns(model, texts),
+        Some(Command::Batch { model, tokens, budget, temperature }) => {
+            measure::batch(model, *tokens, budget, *temperature)
+        }
         Some(Command::Agree {
             model,
             draft_model,
@@ -236,10 +262,13 @@ fn run(options: &Options) -> Result<()> {
             top_k,
             top_p,
             seed,
+            head,
+            files,
         }) => {
             let path = draft_model.as_ref().map_or_else(|| model.path(), Ok)?;
             let sampling = Sampling { temperature: 0.0, top_k: *top_k, top_p: *top_p, seed: *seed };
-            measure::agree(model, (path, *draft_weights), *tokens, temperature, sampling)
+            let head = head.map(|count| (count, &files[..]));
+            measure::agree(model, (path, *draft_weights), *tokens, temperature, sampling, head)
         }
     }
 }

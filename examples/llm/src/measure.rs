@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use serde_json::{Value, json};
 use spec::Handle;
+use spec_llm::batch::{self, Batch, Sharing};
 use spec_llm::replay::{self, Outcome, Timed, WAYS};
 use spec_llm::{Agreement, Llama, Result, Sampling, Text, Weights, agreement, bench};
 
@@ -50,13 +51,23 @@ pub fn compare(model: &Model, tokens: usize, max_draft: usize, turns: usize) -> 
     Ok(())
 }
 
-/// Compares the draws of the model and of a draft model at each temperature.
+/// The most frequent tokens of files.
+fn frequent(text: &Text, files: &[PathBuf], vocab: usize, count: usize) -> Result<Vec<u32>> {
+    let read = |path: &PathBuf| {
+        text.tokens(&std::fs::read_to_string(path).with_context(|| path.display().to_string())?)
+    };
+    agreement::frequent(&files.iter().map(read).collect::<Result<Vec<_>>>()?, vocab, count)
+}
+
+/// Compares the draws of the model and of a draft model at each temperature, and those of a head
+/// of the most frequent tokens of files.
 pub fn agree(
     model: &Model,
     (draft_path, draft_weights): (&PathBuf, Weights),
     tokens: usize,
     temperatures: &[f32],
     sampling: Sampling,
+    head: Option<(usize, &[PathBuf])>,
 ) -> Result<()> {
     let handle = Handle::cpu()?;
     let longest = bench::PROMPTS.iter().map(|prompt| prompt.2.len()).max().unwrap_or(0);
@@ -64,20 +75,28 @@ pub fn agree(
     let (mut target, content) = Llama::open(model.path()?, model.weights, capacity)?;
     let (mut draft, _) = Llama::open(draft_path, draft_weights, capacity)?;
     let text = Text::new(&content)?;
+    let head = head.map(|(count, files)| frequent(&text, files, target.vocab(), count));
+    let head = head.transpose()?;
     let mut all = Vec::new();
     if !model.json {
-        println!("temperature  draws  by the race  by running sums  1 - TV");
+        let of_head = "  head: within  token_ids  without  1 - TV";
+        let of_head = if head.is_some() { of_head } else { "" };
+        println!("temperature  draws  by the race  by running sums  1 - TV{of_head}");
     }
     for &temperature in temperatures {
         let sampling = Sampling { temperature, ..sampling };
         let mut sum = Agreement::default();
         for (_, _, said) in bench::PROMPTS {
             let prompt = text.tokens(&text.chat(said)?)?;
-            let text =
-                agreement::measure(&handle, &mut target, &mut draft, &prompt, tokens, sampling)?;
-            sum.add(&text);
+            let models = (&mut target, &mut draft);
+            let head = head.as_deref();
+            sum.add(&agreement::measure(&handle, models, &prompt, tokens, sampling, head)?);
         }
         let (race, sums, rejection) = (sum.by_race(), sum.by_sums(), sum.by_rejection());
+        let of_draws = |count| count as f64 / sum.draws as f64;
+        let (within, mapped) = (of_draws(sum.head.within), of_draws(sum.head.mapped));
+        let unmapped = of_draws(sum.head.unmapped);
+        let head_rejection = sum.head.overlap / sum.positions as f64;
         if model.json {
             all.push(json!({
                 "temperature": temperature,
@@ -86,13 +105,90 @@ pub fn agree(
                 "race": race,
                 "running_sums": sums,
                 "rejection_sampling": rejection,
+                "head": head.as_ref().map(|head| json!({
+                    "tokens": head.len(),
+                    "within": within,
+                    "token_ids": mapped,
+                    "without_token_ids": unmapped,
+                    "rejection_sampling": head_rejection,
+                })),
             }));
         } else {
             let draws = sum.draws;
-            println!("{temperature:>11}  {draws:>5}  {race:>11.3}  {sums:>15.3}  {rejection:>6.3}");
+            print!("{temperature:>11}  {draws:>5}  {race:>11.3}  {sums:>15.3}  {rejection:>6.3}");
+            if head.is_some() {
+                print!("  {within:>12.3}  {mapped:>9.3}  {unmapped:>7.3}  {head_rejection:>6.3}");
+            }
+            println!();
         }
     }
     if model.json {
+        println!("{:#}", Value::Array(all));
+    }
+    Ok(())
+}
+
+/// Decodes eight texts at once, without drafts and with each budget in each way.
+pub fn batch(options: &Model, tokens: usize, budgets: &[usize], temperature: f32) -> Result<()> {
+    let handle = Handle::cpu()?;
+    let messages = replay::mixed();
+    let most = budgets.iter().max().context("no --budget")?;
+    let longest = messages.iter().map(|message| message.len()).max().unwrap_or(0);
+    // A token has at least one byte; the chat template adds a few dozen tokens.
+    let capacity = longest + 256 + tokens + most;
+    let (mut models, mut prompts, mut stop) = (Vec::new(), Vec::new(), None);
+    for message in messages {
+        let (model, content) = Llama::open(options.path()?, options.weights, capacity)?;
+        let text = Text::new(&content)?;
+        ensure!(model.has_trees(), "a tree needs --weights blocks, on a processor with AVX2");
+        prompts.push(text.tokens(&text.chat(message)?)?);
+        models.push(model);
+        stop = text.end;
+    }
+    let sampling = Sampling { temperature, ..Sampling::GREEDY };
+    let plain = Batch { tokens, stop, sampling, sharing: Sharing::Shared, budget: 0 };
+    let without = batch::decode(&handle, &mut models, &prompts, &plain)?;
+    let mut all = Vec::new();
+    let mut show = |sharing: &str, budget: usize, run: &batch::Decoded| {
+        let tokens = run.tokens() as f64;
+        let (each, speed) = (tokens / run.runs as f64, tokens / run.total.as_secs_f64());
+        let faster = without.total.as_secs_f64() / run.total.as_secs_f64();
+        let cheaper = without.processors.as_secs_f64() / run.processors.as_secs_f64();
+        if options.json {
+            all.push(json!({
+                "sharing": sharing,
+                "budget": budget,
+                "tokens": run.tokens(),
+                "steps": run.steps,
+                "runs": run.runs,
+                "drafted": run.drafted,
+                "tokens_per_run": each,
+                "tokens_per_second": speed,
+                "faster": faster,
+                "faster_by_cpu_time": cheaper,
+            }));
+        } else {
+            println!(
+                "{sharing:<8}{budget:>7}{:>7}{each:>12.2}{:>9}{speed:>10.1}{faster:>8.2}{cheaper:>13.2}",
+                run.steps, run.drafted
+            );
+        }
+    };
+    if !options.json {
+        println!("sharing  budget  steps  tokens/run  drafted  tokens/s  faster  by CPU time");
+    }
+    show("none", 0, &without);
+    for &budget in budgets {
+        for (name, sharing) in
+            [("equal", Sharing::Equal), ("shared", Sharing::Shared), ("trusted", Sharing::Trusted)]
+        {
+            let options = Batch { sharing, budget, ..plain };
+            let run = batch::decode(&handle, &mut models, &prompts, &options)?;
+            ensure!(run.answers == without.answers, "{name}, {budget}: drafts changed a text");
+            show(name, budget, &run);
+        }
+    }
+    if options.json {
         println!("{:#}", Value::Array(all));
     }
     Ok(())

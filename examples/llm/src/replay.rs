@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use spec::{Corpus, Handle};
 
 use crate::Result;
+use crate::bench;
 use crate::drafting::{Drafter, for_corpus};
 use crate::engine::{Decoded, Request, decode};
 use crate::llama::Llama;
@@ -40,6 +41,13 @@ pub struct Known {
     pub answer: Vec<u32>,
     /// Whether drafters are compared on this text; if not, the text is in corpora only.
     pub measured: bool,
+}
+
+/// Eight messages of mixed work: two of each kind under `prompts/like`, and two that ask for prose.
+pub fn mixed() -> Vec<&'static str> {
+    let like = LIKE.iter().flat_map(|(_, messages)| messages.trim_end().split(DIVIDER).take(2));
+    let prose = bench::PROMPTS.iter().filter(|prompt| ["story", "letter"].contains(&prompt.0));
+    like.chain(prose.map(|prompt| prompt.2)).collect()
 }
 
 /// The model's answers to the messages under `prompts/like`, of up to `request.tokens` tokens.

@@ -10,6 +10,8 @@ use candle_core::quantized::gguf_file::{self, Value};
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Tensor};
 use spec::{Corpus, Handle};
+use spec_llm::agreement;
+use spec_llm::batch::{self, Batch, Sharing};
 use spec_llm::drafting::for_corpus;
 use spec_llm::{Decoded, Drafter, Llama, Request, Sampling, Text, Weights, decode};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -391,6 +393,73 @@ fn drafts_leave_the_text() {
         let plain = run(&mut model, &mut Drafter::None, &prompt, warm);
         let other = Sampling { seed: 12, ..warm };
         assert_ne!(run(&mut model, &mut Drafter::None, &prompt, other).tokens, plain.tokens);
+    });
+}
+
+/// A head that has half of the model's tokens, in another order, draws the model's own token
+/// whenever it has it, if its columns race on the noise of their tokens.
+#[test]
+fn columns_of_a_head_race_as_their_tokens() {
+    rayon::scope(|_| {
+        let handle = Handle::cpu().unwrap();
+        let (mut target, text) = model(7, GgmlDType::Q8_0, Weights::Auto);
+        let (mut draft, _) = model(7, GgmlDType::Q8_0, Weights::Auto);
+        let prompt = text.tokens("the hedgehog and the heron").unwrap();
+        // The highest tokens first: no column has its token's number.
+        let head: Vec<u32> = (131..261).rev().collect();
+        let sampling = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, seed: 3 };
+        let models = (&mut target, &mut draft);
+        let found = agreement::measure(&handle, models, &prompt, 24, sampling, Some(&head));
+        let agreement::Agreement { draws, head, race, .. } = found.unwrap();
+        assert_eq!(race, draws);
+        assert!(head.within > draws / 4, "{head:?}");
+        assert_eq!(head.mapped, head.within);
+        assert!(head.unmapped < head.within / 2, "{head:?}");
+    });
+}
+
+/// However a batch shares its budget, its texts are those of each request alone without drafts.
+#[test]
+fn a_budget_leaves_the_texts_of_a_batch() {
+    rayon::scope(|_| {
+        let handle = Handle::cpu().unwrap();
+        let open = || model(7, GgmlDType::Q8_0, Weights::Auto);
+        let (mut alone, text) = open();
+        if !alone.has_trees() {
+            eprintln!("NOT RUN: this processor has no AVX2");
+            return;
+        }
+        let prompts = ["the hedgehog and the heron. the hedgehog and the", "he he he", "42"]
+            .map(|prompt| text.tokens(prompt).unwrap());
+        let warm = Sampling { temperature: 0.5, top_k: 4, top_p: 0.9, seed: 11 };
+        for sampling in [Sampling::GREEDY, warm] {
+            let request = |seed, stop| {
+                let sampling = Sampling { seed, ..sampling };
+                Request { tokens: 160, stop, max_draft: 0, sampling, row: 0.01 }
+            };
+            let mut plain = |stop| {
+                let each = prompts.iter().zip(sampling.seed..).map(|(prompt, seed)| {
+                    let (request, none) = (request(seed, stop), &mut Drafter::None);
+                    decode(&handle, &mut alone, none, prompt, &request, |_| Ok(())).unwrap().tokens
+                });
+                each.collect::<Vec<_>>()
+            };
+            let stop = Some(plain(None)[0][100]);
+            let expected = plain(stop);
+            let mut models: Vec<Llama> = prompts.iter().map(|_| open().0).collect();
+            let mut steps = Vec::new();
+            for sharing in [Sharing::Equal, Sharing::Shared, Sharing::Trusted] {
+                for budget in [0, 6, 24] {
+                    let options = Batch { tokens: 160, stop, sampling, sharing, budget };
+                    let found = batch::decode(&handle, &mut models, &prompts, &options).unwrap();
+                    assert_eq!(found.answers, expected, "{sharing:?}, {budget}");
+                    assert_eq!(found.drafted > 0, budget > 0, "{sharing:?}, {budget}");
+                    steps.push(found.runs);
+                }
+            }
+            // A budget saves runs.
+            assert!(steps[2] < steps[0] && steps[8] < steps[0], "{steps:?}");
+        }
     });
 }
 
