@@ -1,605 +1,428 @@
 // draft_tree: trees of drafts from candidates with probabilities, within a budget that all requests
 // share.
 //
-// Two launches. In the first, a block ranks the candidates of a request and stores the first n of
-// them as records, integers whose order is that of the contract:
+// Where a request needs to know nothing of the others, one launch does all. Else there are two. In
+// the first, a block ranks the candidates of a request and stores the first n of them. In the
+// second, every block finds out which of the first candidates of all requests the budget keeps,
+// which gives where the rows of its own requests begin, and writes the trees of these requests.
+// Chains are ranked so quickly that one launch does all for some thousand candidates: every block
+// ranks the chains of all requests.
 //
-//     record    | survival, 30 bits | 511 - depth, 9 | 4095 - index, 12 | parent, 13 |
+// Ranking a tree: a thread has a candidate, or up to ITEMS, and multiplies the shares on the way up
+// to the root, LEVELS levels at a time. A histogram of survivals leaves out most candidates that are
+// not among the first n. The others are compared each with every other.
 //
-// In the second, every block finds out how many records of each request the budget keeps, which
-// gives where the rows of its own requests begin, and writes the trees of these requests. Where a
-// request needs to know nothing of the others, one launch does all.
-//
-// A thread has up to ITEMS candidates in registers. In round d, the candidates of depth d find their
-// parents in shared memory, where the candidates of depth d - 1 are; a bitonic sort then orders the
-// records. A chain is in its order already, and one thread multiplies its shares.
-//
-// The budget: the records of a request descend, so those that reach a key are found by a binary
-// search. A search over the bits of the key, in which each thread has a request, finds the key of
-// the last record that the budget keeps. Each step narrows the part of a request's records that the
-// next step searches.
+// The budget: a histogram of all requests' drafts finds the few among which the cut lies. These are
+// compared with each other too.
 //
 // Bytes: 20 for a candidate and about 8 for each output of a node. Latency dominates: one wait for
-// the candidates, barriers of the rounds and of the sort, then up to 40 steps of the search.
-#include "params/draft_tree.cuh"
+// the candidates, the ways up and down the tree, two histograms with their barriers, one wait for
+// the records, and one for tokens.
+#include "draft_tree_build.cuh"
+#include "draft_tree_rank.cuh"
 
-constexpr u32 MAX_THREADS = 512;
-// Candidates of a thread.
-constexpr u32 ITEMS = 8;
-constexpr u32 MAX_DRAFTS = 256;
-constexpr u32 MAX_CANDIDATES = 4096;
-constexpr u32 MAX_WARPS = MAX_THREADS / WARP;
-// What is stored as the number of records of a request that has finished.
-constexpr i32 FINISHED = -1;
-// The bits of 2^-100, and of 1.
-constexpr u32 MIN_SURVIVAL = 27u << 23;
-constexpr u32 ONE = 0x3F800000u;
-// The bits of a key; the largest keys belong to drafts that come before all others.
-constexpr u32 KEY_BITS = 40;
-
-// ---- records -------------------------------------------------------------------
-
-constexpr u32 MAX_DEPTH = 511;
-// The depth of a candidate whose parent has not been found. Its survival is then its share.
-constexpr u32 PENDING = 0;
-
-INLINE u64 record_of(u32 survival, u32 depth, u32 index, u32 parent) {
-    const u32 order = (MAX_DEPTH - depth) << 12 | (MAX_CANDIDATES - 1 - index);
-    return static_cast<u64>(survival) << 34 | static_cast<u64>(order) << 13 | parent;
-}
-
-INLINE u32 survival_of(u64 record) { return static_cast<u32>(record >> 34); }
-INLINE u32 depth_of(u64 record) { return MAX_DEPTH - (static_cast<u32>(record >> 25) & MAX_DEPTH); }
-INLINE u32 index_of(u64 record) {
-    return MAX_CANDIDATES - 1 - (static_cast<u32>(record >> 13) & (MAX_CANDIDATES - 1));
-}
-INLINE u32 parent_of(u64 record) { return static_cast<u32>(record) & 0x1FFFu; }
-
-// The bits of a share or a trust as it counts: NaN and negative numbers as 0, numbers above 1 as 1.
-INLINE u32 probability(float value, u32& bits) {
-    if (!exact::finite(value)) bits |= NON_FINITE;
-    const u32 given = __float_as_uint(value);
-    const bool is_number = given <= 0x7F800000u;
-    return is_number ? min(given, ONE) : 0;
-}
-
-// The product of two numbers from 0 to 1, all as bits; 0 below MIN_SURVIVAL.
-INLINE u32 product(u32 a, u32 b) {
-    const u32 bits = __float_as_uint(exact::mul(__uint_as_float(a), __uint_as_float(b)));
-    return bits < MIN_SURVIVAL ? 0 : bits;
-}
-
-// ---- blocks --------------------------------------------------------------------
-
-// Prefix sums over the threads of a block, or over the lanes of each warp where `narrow`: the
-// warps then do the same work, each for itself. All threads of a block must call these functions
-// together.
-struct Team {
-    bool narrow;
-
-    INLINE u32 rank() const { return narrow ? threadIdx.x % WARP : threadIdx.x; }
-    INLINE u32 size() const { return narrow ? WARP : blockDim.x; }
-
-    // The sum over the threads before this one; `all` becomes the sum over all.
-    INLINE u32 scan(u32 value, u32& all) const {
-        __shared__ u32 of_warps[MAX_WARPS];
-        const u32 lane = threadIdx.x % WARP;
-        const u32 warp = threadIdx.x / WARP;
-        const u32 through = warp_inclusive_sum(value, lane);
-        if (narrow) {
-            all = __shfl_sync(ALL_LANES, through, WARP - 1);
-            return through - value;
-        }
-        // The sums of an earlier call have been read.
-        __syncthreads();
-        if (lane == WARP - 1) of_warps[warp] = through;
-        __syncthreads();
-        const SumsOfWarps<u32> sums(of_warps, blockDim.x / WARP, lane);
-        all = sums.all();
-        return sums.before(warp) + through - value;
-    }
-
-    INLINE u32 sum(u32 value) const {
-        u32 all;
-        scan(value, all);
-        return all;
-    }
-};
-
-// ---- ranking -------------------------------------------------------------------
-
-// What a candidate says of itself: a record of depth PENDING whose survival is the share; 0 if the
-// candidate is none.
-INLINE u64 candidate(const Params& p, u64 request, u32 j, u32 count, u32& bits) {
-    if (j >= count || p.candidates.at(request, j) < 0) return 0;
-    u32 share = ONE;
-    if (p.shares.data != nullptr) share = probability(p.shares[request][j], bits);
-    const i64 parent = p.parents.data == nullptr ? j : p.parents.at(request, j);
-    if (parent < 0 || parent > static_cast<i64>(j)) {
-        bits |= BAD_LENGTHS;
-        return 0;
-    }
-    return record_of(share, PENDING, j, static_cast<u32>(parent));
-}
-
-// The record of a candidate at `depth` whose parent has the survival `above`.
-INLINE u64 found(const Params& p, u64 pending, u32 depth, u32 above, u32 trust, u32 power) {
-    const u32 share = survival_of(pending);
-    // The bits of numbers from 0 to 1 have the order of the numbers.
-    const u32 survival = p.cumulative ? min(product(share, power), above)
-                                      : product(product(above, share), trust);
-    return record_of(survival, depth, index_of(pending), parent_of(pending));
-}
-
-// Writes the records of a chain's first drafts, as many as `keys` holds.
-INLINE void rank_chain(const Params& p, u64 request, u32 count, u32 trust, u64* keys, u32& bits) {
-    __shared__ u32 length;
-    if (threadIdx.x == 0) length = count;
-    __syncthreads();
-    for (u32 j = threadIdx.x; j < p.c; j += blockDim.x) {
-        const u64 own = candidate(p, request, j, count, bits);
-        if (j < p.room) keys[j] = own;
-        // What follows a candidate that is none is none.
-        if (own == 0) atomicMin(&length, j);
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        u32 above = ONE;
-        u32 power = ONE;
-        for (u32 j = 0; j < p.room; j++) {
-            u64 own = 0;
-            if (j < length) {
-                power = product(power, trust);
-                own = found(p, keys[j], j + 1, above, trust, power);
-                above = survival_of(own);
-            }
-            keys[j] = own;
-        }
-    }
-    __syncthreads();
-}
-
-// Sorts `p.room` keys, a power of two, in descending order. In a step of at most 32, a warp
-// exchanges keys within 64 keys that no other warp has in such steps.
-INLINE void sort(const Params& p, u64* keys) {
-    u32 last = p.room;
-    for (u32 size = 2; size <= p.room; size *= 2) {
-        for (u32 step = size / 2; step > 0; step /= 2) {
-            if (step > WARP || last > WARP) {
-                __syncthreads();
-            } else {
-                __syncwarp();
-            }
-            last = step;
-            for (u32 t = threadIdx.x; t < p.room / 2; t += blockDim.x) {
-                const u32 low = 2 * step * (t / step) + t % step;
-                const u64 a = keys[low];
-                const u64 b = keys[low + step];
-                const bool descending = (low & size) == 0;
-                if ((a < b) == descending) {
-                    keys[low] = b;
-                    keys[low + step] = a;
-                }
-            }
-        }
-    }
-    __syncthreads();
-}
-
-// Writes the records of a tree's candidates in their order; 0 for those that are none.
-INLINE void rank_tree(const Params& p, u64 request, u32 count, u32 trust, u64* keys, u32& bits) {
-    u64 own[ITEMS];
-#pragma unroll
-    for (u32 i = 0; i < ITEMS; i++) {
-        const u32 j = i * blockDim.x + threadIdx.x;
-        own[i] = j < p.c ? candidate(p, request, j, count, bits) : 0;
-    }
-    for (u32 j = threadIdx.x; j < p.room; j += blockDim.x) keys[j] = 0;
-    __syncthreads();
-    // A candidate deeper than n has n candidates before it and is never offered.
-    u32 power = ONE;
-    for (u32 depth = 1; depth <= p.n; depth++) {
-        power = product(power, trust);
-        u32 changed = 0;
-#pragma unroll
-        for (u32 i = 0; i < ITEMS; i++) {
-            if (own[i] == 0 || depth_of(own[i]) != PENDING) continue;
-            const u32 parent = parent_of(own[i]);
-            u32 above = ONE;
-            bool follows = depth == 1 && parent == 0;
-            if (depth > 1 && parent != 0) {
-                const u64 record = keys[parent - 1];
-                follows = record != 0 && depth_of(record) == depth - 1;
-                above = survival_of(record);
-            }
-            if (!follows) continue;
-            own[i] = found(p, own[i], depth, above, trust, power);
-            changed |= 1u << i;
-        }
-        // All threads have read the keys.
-        if (__syncthreads_or(changed) == 0) break;
-#pragma unroll
-        for (u32 i = 0; i < ITEMS; i++) {
-            if (changed >> i & 1) keys[i * blockDim.x + threadIdx.x] = own[i];
-        }
-        __syncthreads();
-    }
-    if (p.n != 0) sort(p, keys);
-}
-
-// Ranks the candidates of a request: `keys` gets its records. Returns how many of them may become
-// drafts, or FINISHED.
-INLINE i32 rank(const Params& p, u64 request, u64* keys) {
-    // One answer for all threads, even if the memory changes. The records of this block's request
-    // before have been read.
-    if (__syncthreads_or(p.finished != nullptr && p.finished[request] != 0)) return FINISHED;
-    u32 bits = 0;
-    u32 count = p.c;
-    if (p.counts.data != nullptr) {
-        const i64 given = p.counts[request];
-        count = clamped(given, p.c);
-        if (given != count) bits |= BAD_LENGTHS;
-    }
-    const u32 trust = p.trust == nullptr ? ONE : probability(p.trust[request], bits);
-    if (p.parents.data == nullptr) {
-        rank_chain(p, request, count, trust, keys, bits);
-    } else {
-        rank_tree(p, request, count, trust, keys, bits);
-    }
-    raise(p.flags, bits);
-    u32 kept = 0;
-    const u32 offered = min(p.n, p.room);
-    for (u32 base = 0; base < offered; base += blockDim.x) {
-        const u32 k = base + threadIdx.x;
-        const u64 record = k < offered ? keys[k] : 0;
-        const bool likely = survival_of(record) >= p.min_survival || k < p.min_drafts;
-        kept += __syncthreads_count(record != 0 && likely);
-    }
-    return static_cast<i32>(kept);
-}
-
-// ---- the budget ----------------------------------------------------------------
-
-// The largest number of drafts of all requests: one answer for all threads of a block.
-INLINE u32 budget_of(const Params& p) {
-    __shared__ u32 limit;
-    if (p.budget == nullptr) return NONE;
-    if (threadIdx.x == 0) {
-        const i32 given = *p.budget;
-        if (blockIdx.x == 0 && given < 0) raise(p.flags, BAD_LENGTHS);
-        limit = static_cast<u32>(max(given, 0));
-    }
-    __syncthreads();
-    return limit;
-}
-
-// A draft's key: by its rank if it is one of the first `min_drafts`, else by survival and depth.
-INLINE u64 key_of(const Params& p, u64 request, u32 rank) {
-    if (rank < p.min_drafts) return (1ull << KEY_BITS) - 1 - rank;
-    return p.records[request * p.n + rank] >> 25;
-}
-
-// How many drafts of a request have a key of at least `key`, if this is between `low` and `high`.
-INLINE u32 reaching(const Params& p, u64 request, u64 key, u32 low, u32 high) {
-    while (low < high) {
-        const u32 middle = (low + high) / 2;
-        if (key_of(p, request, middle) >= key) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
-}
-
-INLINE u32 kept_of(const Params& p, u64 request) {
-    return static_cast<u32>(max(p.kept[request], 0));
-}
-
-// The key of the last draft that a budget of `limit` drafts keeps; fewer than all.
-INLINE u64 search(const Params& p, Team team, u32 limit) {
-    // Of this thread's first request, `high` drafts reach `key`, and `low` reach a key that too few
-    // reach in all.
-    u32 low = 0;
-    u32 high = team.rank() < p.batch ? kept_of(p, team.rank()) : 0;
-    u64 key = 0;
-    for (u32 bit = KEY_BITS; bit-- > 0;) {
-        const u64 larger = key | 1ull << bit;
-        u32 middle = 0;
-        u32 own = 0;
-        for (u64 request = team.rank(); request < p.batch; request += team.size()) {
-            if (request == team.rank()) {
-                middle = reaching(p, request, larger, low, high);
-                own += middle;
-            } else {
-                own += reaching(p, request, larger, 0, kept_of(p, request));
-            }
-        }
-        const u32 all = team.sum(own);
-        if (all >= limit) {
-            key = larger;
-            high = middle;
-            if (all == limit) break;
-        } else {
-            low = middle;
-        }
-    }
-    return key;
-}
-
-// Finds how many drafts of each request the budget keeps and where its rows begin; stores both for
-// the requests of this block. Returns the number of rows of all requests.
-INLINE u32 allot(const Params& p) {
-    const Team team = {p.batch <= WARP};
-    // Where warps do the same work, the first one stores its results.
-    const bool stores = !team.narrow || threadIdx.x < WARP;
-    const u32 limit = budget_of(p);
-    u64 key = 0;
-    u32 left = 0;
-    bool cuts = false;
-    if (p.budget != nullptr) {
-        u32 own = 0;
-        for (u64 request = team.rank(); request < p.batch; request += team.size()) {
-            own += kept_of(p, request);
-        }
-        cuts = team.sum(own) > limit;
-    }
-    if (cuts) {
-        key = search(p, team, limit);
-        u32 own = 0;
-        for (u64 request = team.rank(); request < p.batch; request += team.size()) {
-            own += reaching(p, request, key + 1, 0, kept_of(p, request));
-        }
-        // Drafts with this key are served in the order of requests.
-        left = limit - team.sum(own);
-    }
-    u32 rows = 0;
-    for (u64 base = 0; base < p.batch; base += team.size()) {
-        const u64 request = base + team.rank();
-        const bool there = request < p.batch;
-        const i32 kept = there ? p.kept[request] : FINISHED;
-        u32 num = static_cast<u32>(max(kept, 0));
-        if (cuts) {
-            const u32 high = there ? reaching(p, request, key, 0, num) : 0;
-            const u32 low = there ? reaching(p, request, key + 1, 0, high) : 0;
-            u32 ties;
-            const u32 before = team.scan(high - low, ties);
-            num = low + min(high - low, left - min(left, before));
-            left -= min(left, ties);
-        }
-        u32 all;
-        const u32 start = rows + team.scan(kept == FINISHED ? 0 : num + 1, all);
-        rows += all;
-        if (there && stores && request % gridDim.x == blockIdx.x) {
-            p.allotted[2 * request] = num;
-            p.allotted[2 * request + 1] = start;
-        }
-    }
-    __syncthreads();
-    return rows;
-}
-
-// ---- trees ---------------------------------------------------------------------
-
-INLINE void put(void* data, u64 wide, u64 i, i64 value) {
-    if (wide) {
-        static_cast<i64*>(data)[i] = value;
-    } else {
-        static_cast<i32*>(data)[i] = static_cast<i32>(value);
-    }
-}
-
-// The tree of one request, in shared memory.
-struct Tree {
-    // The drafts in the order of their candidates.
-    u64 drafts[MAX_DRAFTS];
-    // The parent of each node, and its first child.
-    u32 parents[MAX_DRAFTS + 1];
-    u32 first_child[MAX_DRAFTS + 1];
-    // A bit for each candidate that is a draft, and the number of drafts before each word of bits.
-    u32 picked[MAX_CANDIDATES / 32];
-    u32 before[MAX_CANDIDATES / 32];
-
-    // The number of drafts before a candidate.
-    INLINE u32 drafts_before(u32 j) const {
-        return before[j / 32] + __popc(picked[j / 32] & ((1u << j % 32) - 1));
-    }
-};
-
-// Builds the tree of `num` records.
-INLINE void build(const Params& p, Tree& tree, const u64* records, u32 num) {
-    constexpr u32 WORDS = MAX_CANDIDATES / 32;
-    // The tree of this block's request before has been read.
-    __syncthreads();
-    for (u32 i = threadIdx.x; i < WORDS; i += blockDim.x) tree.picked[i] = 0;
-    for (u32 i = threadIdx.x; i <= p.n; i += blockDim.x) tree.first_child[i] = NONE;
-    __syncthreads();
-    for (u32 k = threadIdx.x; k < num; k += blockDim.x) {
-        const u32 j = index_of(records[k]);
-        atomicOr(&tree.picked[j / 32], 1u << j % 32);
-    }
-    __syncthreads();
-    if (threadIdx.x < WARP) {
-        constexpr u32 OWN = WORDS / WARP;
-        u32 counts[OWN];
-        u32 sum = 0;
-#pragma unroll
-        for (u32 i = 0; i < OWN; i++) {
-            counts[i] = sum;
-            sum += __popc(tree.picked[threadIdx.x * OWN + i]);
-        }
-        const u32 before = warp_inclusive_sum(sum, threadIdx.x) - sum;
-#pragma unroll
-        for (u32 i = 0; i < OWN; i++) tree.before[threadIdx.x * OWN + i] = before + counts[i];
-    }
-    __syncthreads();
-    for (u32 k = threadIdx.x; k < num; k += blockDim.x) {
-        const u64 record = records[k];
-        const u32 node = tree.drafts_before(index_of(record)) + 1;
-        // A parent comes before its children in the request's order, so it is a draft too.
-        const u32 above = parent_of(record);
-        // Even if the arguments change during the call, a way to the root descends.
-        const u32 parent = above == 0 ? 0 : min(tree.drafts_before(above - 1) + 1, node - 1);
-        tree.drafts[node - 1] = record;
-        tree.parents[node] = parent;
-        atomicMin(&tree.first_child[parent], node);
-    }
-    __syncthreads();
-}
-
-// The next node whose parent is that of `node`; NONE if there is none.
-INLINE u32 sibling_of(const Tree& tree, u32 node, u32 num) {
-    for (u32 other = node + 1; other <= num; other++) {
-        if (tree.parents[other] == tree.parents[node]) return other;
-    }
-    return NONE;
-}
-
-// Writes the mask of a node; 0 for NONE. The nodes on the way to the root descend, and so do the
-// words that have their bits.
-INLINE void write_mask(const Params& p, const Tree& tree, u32* mask, u32 on_way) {
-    for (u32 word = p.n / 32 + 1; word-- > 0;) {
-        u32 bits = 0;
-        while (on_way / 32 == word) {
-            bits |= 1u << on_way % 32;
-            on_way = on_way == 0 ? NONE : tree.parents[on_way];
-        }
-        mask[word] = bits;
-    }
-}
-
-// Writes what a draft has, and for a column behind the drafts what stands there.
-INLINE void write_draft(const Params& p, const Tree& tree, u64 request, u32 node, u32 num,
-                        i64 token) {
-    const u32 at = node - 1;
-    const bool there = node <= num;
-    const u64 record = there ? tree.drafts[at] : 0;
-    put(p.drafts.data, p.drafts.wide, request * p.drafts.stride + at, token);
-    if (p.picked.data != nullptr) {
-        p.picked[request][at] = there ? static_cast<i32>(index_of(record)) : -1;
-    }
-    if (p.draft_parents.data != nullptr) {
-        p.draft_parents[request][at] = there ? static_cast<i32>(tree.parents[node]) : -1;
-    }
-    if (p.survivals.data != nullptr) {
-        p.survivals[request][at] = __uint_as_float(survival_of(record));
-    }
-}
-
-// Writes the packed row of a node.
-INLINE void write_row(const Params& p, const Tree& tree, u64 request, u32 node, u32 depth,
-                      u32 start, i64 token) {
-    const u64 row = static_cast<u64>(start) + node;
-    if (row >= p.cap) return;
-    if (p.rows != nullptr) p.rows[row] = static_cast<i32>(request * (p.n + 1) + node);
-    if (p.row_requests != nullptr) p.row_requests[row] = static_cast<i32>(request);
-    if (p.row_parents != nullptr) {
-        p.row_parents[row] = node == 0 ? -1 : static_cast<i32>(start + tree.parents[node]);
-    }
-    if (p.row_tokens != nullptr) {
-        const i64 root = node == 0 && p.roots.data != nullptr ? p.roots[request] : -1;
-        put(p.row_tokens, p.candidates.wide, row, node == 0 ? root : token);
-    }
-    if (p.row_positions != nullptr) {
-        const u64 position = static_cast<u64>(p.starts[request]) + depth;
-        put(p.row_positions, p.starts.wide, row, static_cast<i64>(position));
-    }
-}
-
-// Writes the outputs of a request that has `num` drafts and rows from `start` on.
-INLINE void write(const Params& p, const Tree& tree, u64 request, u32 num, u32 start, bool alive) {
-    if (threadIdx.x == 0) {
-        p.num_drafts[request] = static_cast<i32>(num);
-        if (p.row_offsets != nullptr) p.row_offsets[request] = static_cast<i32>(start);
-    }
-    for (u32 node = threadIdx.x; node <= p.n; node += blockDim.x) {
-        const bool there = node <= num;
-        const bool draft = there && node != 0;
-        const u64 record = draft ? tree.drafts[node - 1] : 0;
-        const u32 depth = draft ? depth_of(record) : 0;
-        const i64 token = draft ? p.candidates.at(request, index_of(record)) : -1;
-        if (node != 0) write_draft(p, tree, request, node, num, token);
-        if (p.first_child.data != nullptr) {
-            p.first_child[request][node] = there ? static_cast<i32>(tree.first_child[node]) : -1;
-        }
-        if (p.next_sibling.data != nullptr) {
-            const u32 sibling = draft ? sibling_of(tree, node, num) : NONE;
-            p.next_sibling[request][node] = static_cast<i32>(sibling);
-        }
-        if (p.depths.data != nullptr) {
-            p.depths[request][node] = there ? static_cast<i32>(depth) : -1;
-        }
-        if (p.masks != nullptr) {
-            u32* mask = p.masks + request * p.masks_stride + node * p.mask_stride;
-            write_mask(p, tree, mask, there ? node : NONE);
-        }
-        if (there && alive) write_row(p, tree, request, node, depth, start, token);
-    }
-}
-
-// Writes what stands behind the rows of all requests.
-INLINE void finish(const Params& p, u32 rows) {
-    if (blockIdx.x == 0 && threadIdx.x == 0) {
-        if (p.row_offsets != nullptr) p.row_offsets[p.batch] = static_cast<i32>(rows);
-        if (p.has_cap && rows > p.cap) raise(p.flags, BAD_LENGTHS);
-    }
-    const u64 step = static_cast<u64>(gridDim.x) * blockDim.x;
-    u64 row = rows + static_cast<u64>(blockIdx.x) * blockDim.x + threadIdx.x;
-    for (; p.has_cap && row < p.cap; row += step) {
-        if (p.rows != nullptr) p.rows[row] = -1;
-        if (p.row_requests != nullptr) p.row_requests[row] = -1;
-        if (p.row_parents != nullptr) p.row_parents[row] = -1;
-        if (p.row_tokens != nullptr) put(p.row_tokens, p.candidates.wide, row, -1);
-        if (p.row_positions != nullptr) put(p.row_positions, p.starts.wide, row, -1);
-    }
-}
-
-// ---- kernels -------------------------------------------------------------------
+// ---- trees -------------------------------------------------------------------------
 
 // All of the work, for at most one request, or for requests that neither share a budget nor have
 // packed rows.
 INLINE void draft_tree_whole_body(const Params& p) {
-    extern __shared__ u64 keys[];
-    __shared__ Tree tree;
-    const u32 limit = budget_of(p);
+    extern __shared__ u64 candidates[];
+    __shared__ alignas(16) u32 memory[TREE_WORDS];
+    __shared__ u64 records[MAX_DRAFTS];
+    const Tree tree(p, memory);
+    const Teams teams = Teams::of(p, 1);
+    const u32 limit = budget_of(p, p.budget == nullptr ? 0 : *p.budget);
     u32 rows = 0;
     for (u64 request = blockIdx.x; request < p.batch; request += gridDim.x) {
-        const i32 kept = rank(p, request, keys);
-        const u32 num = min(static_cast<u32>(max(kept, 0)), limit);
-        build(p, tree, keys, num);
-        write(p, tree, request, num, 0, kept != FINISHED);
-        if (kept != FINISHED) rows = num + 1;
+        const u32 size = rank_tree(p, request, candidates, [&](u64 record, u32 rank) {
+            records[rank] = is_offered(p, rank, survival_of(record)) ? record : 0;
+        });
+        const bool alive = size != NONE;
+        // The tree of this block's request before has been read.
+        if (!teams.is_idle()) tree.clear(p, teams);
+        __syncthreads();
+        const u32 rank = teams.is_idle() ? NONE : teams.rank;
+        const u64 record = alive && rank < min(size, limit) ? records[rank] : 0;
+        const u32 num = __syncthreads_count(record != 0);
+        write_tree(p, tree, teams, {request, 0, alive}, record, num, teams.is_idle());
+        if (alive) rows = num + 1;
     }
     if (p.batch <= 1) finish(p, rows);
 }
 
-// The first launch: ranks the candidates of all requests.
+// The first launch: ranks the candidates of all requests. A record of 0 is none.
 INLINE void draft_tree_rank_body(const Params& p) {
-    extern __shared__ u64 keys[];
+    extern __shared__ u64 candidates[];
     for (u64 request = blockIdx.x; request < p.batch; request += gridDim.x) {
-        const i32 kept = rank(p, request, keys);
-        for (i32 k = threadIdx.x; k < kept; k += blockDim.x) {
-            p.records[request * p.n + k] = keys[k];
+        u64* records = p.records + request * p.n;
+        u32* places = p.places + request * p.n;
+        const auto store = [&](u64 record, u32 rank) {
+            const u32 survival = survival_of(record);
+            const bool is_draft = record != 0 && is_offered(p, rank, survival);
+            records[rank] = is_draft ? record : 0;
+            places[rank] = is_draft ? place_of(p, rank, survival) : NONE;
+        };
+        u32 size = 0;
+        if (p.is_chain) {
+            u32* survivals = reinterpret_cast<u32*>(candidates);
+            const bool alive = rank_chain(p, request, survivals);
+            if (alive) size = p.room;
+            for (u32 k = threadIdx.x; k < size; k += blockDim.x) {
+                const u32 survival = survivals[k];
+                store(survival == NONE ? 0 : record_of(survival, k + 1, k, k), k);
+            }
+        } else {
+            size = rank_tree(p, request, candidates, store);
+            if (size == NONE) size = 0;
         }
-        if (threadIdx.x == 0) p.kept[request] = kept;
+        for (u32 k = size + threadIdx.x; k < p.n; k += blockDim.x) store(0, k);
+    }
+    // Places are loaded four at a time.
+    const u64 numbers = p.batch * p.n;
+    if (blockIdx.x == 0 && threadIdx.x < (4 - numbers % 4) % 4) {
+        p.places[numbers + threadIdx.x] = NONE;
     }
 }
 
+// The drafts that compete for the budget: those of all requests.
+struct StoredDrafts {
+    const Params& p;
+    u32 count;
+
+    INLINE u32 depth(u32 place, u32 number) const {
+        // The depth does not count for the drafts that come before all others.
+        return place < MAX_DRAFTS ? 0 : depth_of(p.records[number]);
+    }
+
+    // Calls f(place, number) for each draft of this thread, and for some places that are NONE.
+    template <typename Function>
+    INLINE void each(const Function& f) const {
+        constexpr u32 BATCH = 4;
+        const uint4* places = reinterpret_cast<const uint4*>(p.places);
+        const u32 quads = (count + 3) / 4;
+        for (u32 base = 0; base < quads; base += BATCH * blockDim.x) {
+            uint4 batch[BATCH];
+#pragma unroll
+            for (u32 i = 0; i < BATCH; i++) {
+                const u32 quad = base + i * blockDim.x + threadIdx.x;
+                batch[i] = quad < quads ? places[quad] : make_uint4(NONE, NONE, NONE, NONE);
+            }
+#pragma unroll
+            for (u32 i = 0; i < BATCH; i++) {
+                if (base + i * blockDim.x >= quads) break;
+                const u32 number = 4 * (base + i * blockDim.x + threadIdx.x);
+                f(batch[i].x, number);
+                f(batch[i].y, number + 1);
+                f(batch[i].z, number + 2);
+                f(batch[i].w, number + 3);
+            }
+        }
+    }
+};
+
+// Packed rows: those before the requests of this block, and those of all requests.
+struct RowCounts {
+    u32 before;
+    u32 all;
+};
+
+// Finds which drafts stay, and where the rows of this block begin, whose first request is `first`.
+INLINE Cut allot(const Params& p, const StoredDrafts& drafts, u64 first, RowCounts& rows) {
+    __shared__ u32 limit;
+    __shared__ RowCounts sums;
+    if (threadIdx.x == 0) {
+        limit = budget_of(p, p.budget == nullptr ? 0 : *p.budget);
+        sums = {0, 0};
+    }
+    __syncthreads();
+    const u32 end = static_cast<u32>(first * p.n);
+    Cut cut = Cut::below(p.budget != nullptr && limit == 0 ? 0 : PLACES);
+    u32 before = 0;
+    u32 all = 0;
+    u32 all_drafts = 0;
+    if (p.budget == nullptr) {
+        drafts.each([&](u32 place, u32 number) {
+            if (place >= PLACES) return;
+            all += 1;
+            if (number < end) before += 1;
+        });
+    } else if (limit != 0) {
+        cut = find_cut(drafts, drafts.count, limit, end, before, all_drafts);
+    }
+    // Requests that have not finished have a row for the root.
+    if (p.finished == nullptr) {
+        all_drafts += static_cast<u32>(p.batch);
+        if (threadIdx.x == 0) before += static_cast<u32>(first);
+    } else {
+        for (u64 request = threadIdx.x; request < p.batch; request += blockDim.x) {
+            if (has_finished(p, request)) continue;
+            all += 1;
+            if (request < first) before += 1;
+        }
+    }
+    before = __reduce_add_sync(ALL_LANES, before);
+    all = __reduce_add_sync(ALL_LANES, all);
+    if (threadIdx.x % WARP == 0) {
+        if (before != 0) atomicAdd(&sums.before, before);
+        if (all != 0) atomicAdd(&sums.all, all);
+    }
+    __syncthreads();
+    rows = {sums.before, sums.all + all_drafts};
+    return cut;
+}
+
+// The rows of drafts, whose number is in the lower half, and of roots.
+INLINE u32 rows_in(u32 nodes) { return (nodes & 0xFFFFu) + (nodes >> 16); }
+
 // The second launch: shares the budget out and writes the trees.
 INLINE void draft_tree_write_body(const Params& p) {
-    __shared__ u64 records[MAX_DRAFTS];
-    __shared__ Tree tree;
-    const u32 rows = allot(p);
-    for (u64 request = blockIdx.x; request < p.batch; request += gridDim.x) {
-        const u32 num = p.allotted[2 * request];
-        // The records of this block's request before have been read.
-        __syncthreads();
-        for (u32 k = threadIdx.x; k < num; k += blockDim.x) {
-            records[k] = p.records[request * p.n + k];
+    __shared__ alignas(16) u32 memory[TREE_WORDS];
+    __shared__ u32 nodes_of_warps[MAX_WARPS];
+    const Teams teams = Teams::of(p, NONE);
+    const Tree tree(p, memory + min(teams.team, teams.count - 1) * Tree::size(p));
+    const u64 first = static_cast<u64>(blockIdx.x) * p.per_block;
+    const u64 end = min(first + p.per_block, p.batch);
+    const StoredDrafts drafts = {p, static_cast<u32>(p.batch * p.n)};
+    RowCounts rows;
+    const Cut cut = allot(p, drafts, first, rows);
+    u32 start = rows.before;
+    const u32 lane = threadIdx.x % WARP;
+    const u32 warps_of_team = teams.size / WARP;
+    const u32 first_warp = teams.team * warps_of_team;
+    for (u64 base = first; base < end; base += teams.count) {
+        const u64 request = base + teams.team;
+        const bool is_idle = teams.is_idle() || request >= end;
+        const u32 number = static_cast<u32>(request * p.n + teams.rank);
+        u64 record = 0;
+        if (!is_idle && teams.rank < p.n) {
+            const u32 place = p.places[number];
+            const u64 stored = p.records[number];
+            const u32 depth = place < MAX_DRAFTS ? 0 : depth_of(stored);
+            if (cut.keeps(place, number, [&] { return depth; })) record = stored;
         }
-        build(p, tree, records, num);
-        const bool alive = p.kept[request] != FINISHED;
-        write(p, tree, request, num, p.allotted[2 * request + 1], alive);
+        const bool alive = !is_idle && !has_finished(p, request);
+        // The trees of this block's requests before have been read.
+        __syncthreads();
+        if (!is_idle) tree.clear(p, teams);
+        // The number of drafts, and above it the number of roots.
+        const u32 root = alive && teams.rank < WARP ? 1u << 16 : 0;
+        const u32 of_warp = __popc(__ballot_sync(ALL_LANES, record != 0)) + root;
+        if (lane == 0) nodes_of_warps[threadIdx.x / WARP] = of_warp;
+        __syncthreads();
+        const SumsOfWarps<u32> sums(nodes_of_warps, blockDim.x / WARP, lane);
+        const u32 before = sums.before(min(first_warp, WARP - 1));
+        const u32 last_warp = min(first_warp + warps_of_team, WARP) - 1;
+        const u32 of_team = __shfl_sync(ALL_LANES, sums.through, last_warp) - before;
+        const Request to_write = {request, start + rows_in(before), of_team >> 16 != 0};
+        write_tree(p, tree, teams, to_write, record, of_team & 0xFFFFu, is_idle);
+        start += rows_in(sums.all());
+    }
+    finish(p, rows.all);
+}
+
+// ---- chains ------------------------------------------------------------------------
+
+// The chains of some requests, in shared memory: survival k of chain r is at [k * stride + r], and
+// the number of drafts behind the survivals.
+struct Chains {
+    u32* survivals;
+    u32 stride;
+    u32 count;
+    u32 room;
+    // The request of the first chain.
+    u64 first;
+
+    INLINE u32& survival(u32 r, u32 k) const { return survivals[k * stride + r]; }
+    INLINE u32& length(u32 r) const { return survivals[room * stride + r]; }
+};
+
+// Loads the shares of all chains, as bits; NONE for candidates with a negative token. NaN becomes
+// another NaN than NONE.
+INLINE void load_chains(const Params& p, const Chains& chains) {
+    constexpr u32 BATCH = 4;
+    const u32 step = blockDim.x / p.lanes;
+    for (u32 k = threadIdx.x % p.lanes; k < chains.room; k += p.lanes) {
+        for (u32 base = threadIdx.x / p.lanes; base < chains.count; base += BATCH * step) {
+            float shares[BATCH];
+            bool negative[BATCH];
+#pragma unroll
+            for (u32 i = 0; i < BATCH; i++) {
+                const u32 r = min(base + i * step, chains.count - 1);
+                shares[i] = given_share(p, chains.first + r, k);
+                negative[i] = is_negative(p, chains.first + r, k);
+            }
+#pragma unroll
+            for (u32 i = 0; i < BATCH; i++) {
+                const u32 r = base + i * step;
+                const bool is_number = shares[i] == shares[i];
+                const u32 bits = is_number ? __float_as_uint(shares[i]) : 0x7FC00000u;
+                if (r < chains.count) chains.survival(r, k) = negative[i] ? NONE : bits;
+            }
+        }
+    }
+}
+
+// Turns the shares of the chains into survivals, and finds how many drafts each chain has. Returns
+// the flags of the requests whose outputs this block writes: `owned` requests from `own` on.
+INLINE u32 rank_chains(const Params& p, const Chains& chains, u64 own, u32 owned) {
+    u32 bits = 0;
+    for (u32 r = threadIdx.x; r < chains.count; r += blockDim.x) {
+        const u64 request = chains.first + r;
+        u32 found = 0;
+        const bool finished = has_finished(p, request);
+        const u32 count = count_of(p, request, found);
+        const float trust = trust_of(p, request, found);
+        const u32 end = finished ? 0 : min(count, chains.room);
+        Way way = {1.0f, 1.0f};
+        u32 length = 0;
+        bool ended = false;
+        // The words behind the shares are shared memory too.
+        u32 next = chains.survival(r, 0);
+        for (u32 k = 0; k < end; k++) {
+            const u32 given = next;
+            next = chains.survival(r, k + 1);
+            // What follows a candidate that is none is none, but its share is looked at.
+            ended |= given == NONE;
+            if (given == NONE) continue;
+            way.step(p, __uint_as_float(probability(__uint_as_float(given), found)), trust);
+            const u32 survival = survival_bits(way.survival);
+            ended |= !is_offered(p, k, survival);
+            if (ended) continue;
+            chains.survival(r, k) = survival;
+            length = k + 1;
+        }
+        chains.length(r) = length;
+        // Each request's flags are raised by one block.
+        if (request - own >= owned || finished) continue;
+        bits |= found;
+        for (u32 k = chains.room; k < count; k++) {
+            if (!is_negative(p, request, k)) probability(given_share(p, request, k), bits);
+        }
+    }
+    return bits;
+}
+
+// The drafts that compete for the budget.
+struct ChainDrafts {
+    const Params& p;
+    const Chains& chains;
+
+    INLINE u32 place(u32 r, u32 k) const { return place_of(p, k, chains.survival(r, k)); }
+
+    INLINE u32 depth(u32 place, u32 number) const {
+        // The depth does not count for the drafts that come before all others.
+        return place < MAX_DRAFTS ? 0 : number % chains.room + 1;
+    }
+
+    // Calls f(place, number) for each draft of this thread.
+    template <typename Function>
+    INLINE void each(const Function& f) const {
+        for (u32 r = threadIdx.x; r < chains.count; r += blockDim.x) {
+            const u32 length = chains.length(r);
+            for (u32 k = 0; k < length; k++) f(place(r, k), r * chains.room + k);
+        }
+    }
+
+    // How many drafts of a chain stay.
+    INLINE u32 kept(const Cut& cut, u32 r) const {
+        u32 low = 0;
+        u32 high = chains.length(r);
+        while (low < high) {
+            const u32 middle = (low + high) / 2;
+            const u32 at = place(r, middle);
+            const u32 depth = at < MAX_DRAFTS ? 0 : middle + 1;
+            if (cut.keeps(at, r * chains.room + middle, [&] { return depth; })) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        return low;
+    }
+};
+
+// Writes the outputs of a node of a chain with `num` drafts.
+INLINE void write_chain_node(const Params& p, const Request& request, u32 node, u32 num,
+                             u32 survival) {
+    const bool there = node <= num;
+    if (node == 0) {
+        write_root(p, request, num);
+    } else if (there) {
+        Draft draft;
+        draft.node = node;
+        draft.parent = node - 1;
+        draft.depth = node;
+        draft.index = node - 1;
+        draft.survival = survival;
+        write_draft(p, request, draft, token_at(p, request.number, node - 1));
+    } else {
+        write_no_draft(p, request, node);
+    }
+    write_links(p, request.number, node, node < num ? node + 1 : NONE, NONE);
+    if (p.masks != nullptr) {
+        u32* mask = mask_of(p, request.number, node);
+        for (u32 word = 0; word <= p.n / 32; word++) {
+            // The bits of nodes 0 to `node`.
+            const u32 last = node - min(node, word * 32);
+            const u32 bits = last >= 31 ? ALL_LANES : (2u << last) - 1;
+            mask[word] = there && node >= word * 32 ? bits : 0;
+        }
+    }
+}
+
+// All of the work for chains. Where requests share a budget or packed rows, every block ranks the
+// chains of all requests, and writes its own.
+INLINE void draft_tree_chain_body(const Params& p) {
+    extern __shared__ u64 dynamic[];
+    __shared__ u32 nums[MAX_THREADS];
+    __shared__ u32 starts[MAX_THREADS];
+    __shared__ u32 shared_limit;
+    const i32 budget = p.budget == nullptr ? 0 : *p.budget;
+    const u64 own = static_cast<u64>(blockIdx.x) * p.per_block;
+    const u32 owned = static_cast<u32>(min(p.batch - own, static_cast<u64>(p.per_block)));
+    const u32 count = p.together ? static_cast<u32>(p.batch) : owned;
+    const Chains chains = {
+        reinterpret_cast<u32*>(dynamic), count | 1, count, p.room, p.together ? 0 : own};
+    if (count != 0) load_chains(p, chains);
+    if (threadIdx.x == 0) shared_limit = budget_of(p, budget);
+    __syncthreads();
+    const u32 limit = shared_limit;
+    raise(p.flags, rank_chains(p, chains, own, owned));
+    __syncthreads();
+    const ChainDrafts drafts = {p, chains};
+    Cut cut = Cut::below(limit == 0 ? 0 : PLACES);
+    if (p.together && p.budget != nullptr && limit != 0) {
+        u32 before;
+        u32 all;
+        cut = find_cut(drafts, count * p.room, limit, 0, before, all);
+    }
+    u32 rows = 0;
+    for (u32 base = 0; base < count; base += blockDim.x) {
+        const u32 r = base + threadIdx.x;
+        const bool there = r < count;
+        const u64 request = chains.first + r;
+        u32 num = 0;
+        if (there) num = p.together ? drafts.kept(cut, r) : min(chains.length(r), limit);
+        const bool alive = there && !has_finished(p, request);
+        u32 all;
+        const u32 start = rows + block_scan(alive ? num + 1 : 0, all);
+        rows += all;
+        if (there && request - own < owned) {
+            nums[request - own] = num;
+            starts[request - own] = start;
+        }
+    }
+    __syncthreads();
+    const u32 nodes = p.n + 1;
+    for (u32 i = threadIdx.x; i < owned * nodes; i += blockDim.x) {
+        const u32 at = i / nodes;
+        const u32 node = i % nodes;
+        const u32 num = nums[at];
+        const Request request = {own + at, p.together ? starts[at] : 0,
+                                 !has_finished(p, own + at)};
+        const u32 r = static_cast<u32>(request.number - chains.first);
+        const u32 survival = node != 0 && node <= num ? chains.survival(r, node - 1) : 0;
+        write_chain_node(p, request, node, num, survival);
     }
     finish(p, rows);
 }
@@ -607,3 +430,4 @@ INLINE void draft_tree_write_body(const Params& p) {
 SPEC_KERNEL(draft_tree_whole, draft_tree_whole_body, Params, MAX_THREADS)
 SPEC_KERNEL(draft_tree_rank, draft_tree_rank_body, Params, MAX_THREADS)
 SPEC_KERNEL(draft_tree_write, draft_tree_write_body, Params, MAX_THREADS)
+SPEC_KERNEL(draft_tree_chain, draft_tree_chain_body, Params, MAX_THREADS)

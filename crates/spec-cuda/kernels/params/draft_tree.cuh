@@ -56,12 +56,10 @@ struct Params {
     void* row_positions;
     // One word of flags, or null.
     u32* flags;
-    // The first candidates of each request in its order, [batch, n].
+    // The first candidates of each request in its order, [batch, n]; 0 for none.
     u64* records;
-    // How many records of each request may become drafts, [batch].
-    i32* kept;
-    // The number of drafts of each request and its first row, [batch, 2].
-    u32* allotted;
+    // The place of each record in the order of all requests, [batch * n] and up to 3 more.
+    u32* places;
     // The number of requests.
     u64 batch;
     // The number of packed rows for which there is room; 0 if no output has rows.
@@ -69,7 +67,7 @@ struct Params {
     // The number of columns of `candidates`, and of `drafts`.
     u32 c;
     u32 n;
-    // The number of records in shared memory: a power of two for trees.
+    // The number of records of a chain in shared memory: the lesser of c and n.
     u32 room;
     // The number of drafts of each request that come before all others, at most n.
     u32 min_drafts;
@@ -79,10 +77,19 @@ struct Params {
     u32 cumulative;
     // 1 if an output has packed rows, else 0.
     u32 has_cap;
+    // 1 if each candidate follows the one before it, else 0.
+    u32 is_chain;
+    // 1 if requests share a budget or packed rows, else 0.
+    u32 together;
+    // The number of requests whose outputs a block writes; 0 for blocks that take every request
+    // whose number has the block's number as remainder.
+    u32 per_block;
+    // For chains: the number of neighbouring threads that load a chain, a power of two.
+    u32 lanes;
     u32 reserved;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Params) == 416);
+static_assert(sizeof(Params) == 424);
 static_assert(SPEC_OFFSET(Params, candidates.data) == 0);
 static_assert(SPEC_OFFSET(Params, candidates.stride) == 8);
 static_assert(SPEC_OFFSET(Params, candidates.wide) == 16);
@@ -127,15 +134,18 @@ static_assert(SPEC_OFFSET(Params, row_tokens) == 320);
 static_assert(SPEC_OFFSET(Params, row_positions) == 328);
 static_assert(SPEC_OFFSET(Params, flags) == 336);
 static_assert(SPEC_OFFSET(Params, records) == 344);
-static_assert(SPEC_OFFSET(Params, kept) == 352);
-static_assert(SPEC_OFFSET(Params, allotted) == 360);
-static_assert(SPEC_OFFSET(Params, batch) == 368);
-static_assert(SPEC_OFFSET(Params, cap) == 376);
-static_assert(SPEC_OFFSET(Params, c) == 384);
-static_assert(SPEC_OFFSET(Params, n) == 388);
-static_assert(SPEC_OFFSET(Params, room) == 392);
-static_assert(SPEC_OFFSET(Params, min_drafts) == 396);
-static_assert(SPEC_OFFSET(Params, min_survival) == 400);
-static_assert(SPEC_OFFSET(Params, cumulative) == 404);
-static_assert(SPEC_OFFSET(Params, has_cap) == 408);
-static_assert(SPEC_OFFSET(Params, reserved) == 412);
+static_assert(SPEC_OFFSET(Params, places) == 352);
+static_assert(SPEC_OFFSET(Params, batch) == 360);
+static_assert(SPEC_OFFSET(Params, cap) == 368);
+static_assert(SPEC_OFFSET(Params, c) == 376);
+static_assert(SPEC_OFFSET(Params, n) == 380);
+static_assert(SPEC_OFFSET(Params, room) == 384);
+static_assert(SPEC_OFFSET(Params, min_drafts) == 388);
+static_assert(SPEC_OFFSET(Params, min_survival) == 392);
+static_assert(SPEC_OFFSET(Params, cumulative) == 396);
+static_assert(SPEC_OFFSET(Params, has_cap) == 400);
+static_assert(SPEC_OFFSET(Params, is_chain) == 404);
+static_assert(SPEC_OFFSET(Params, together) == 408);
+static_assert(SPEC_OFFSET(Params, per_block) == 412);
+static_assert(SPEC_OFFSET(Params, lanes) == 416);
+static_assert(SPEC_OFFSET(Params, reserved) == 420);

@@ -13,15 +13,14 @@ use crate::kernel::{Function, Shape};
 
 static KERNELS: Archive = archive!("draft_tree");
 
-/// The smallest and the largest number of threads of a block that ranks candidates; between them, a
-/// thread for each candidate. The largest is the kernel's, whose threads have 8 candidates each.
+/// The smallest and the largest number of threads of a block. The largest is the kernel's.
 const THREADS: std::ops::RangeInclusive<usize> = 32..=512;
-/// The largest number of threads of a block of the second launch: a thread for each node, and for
-/// each request while the budget is shared out.
-const MAX_WRITE_THREADS: usize = 256;
-/// The largest number of blocks of the second launch. Each of them shares the whole budget out, so
-/// more blocks than run at a time gain nothing.
-const MAX_WRITE_BLOCKS: usize = 1024;
+/// The largest number of drafts, and of requests, of chains that every block ranks for itself. For
+/// more of them, two launches take less time than the work that is done several times.
+const MAX_CHAIN_DRAFTS: usize = 8192;
+const MAX_CHAINS: usize = 4096;
+/// Nodes of the chains whose outputs a block writes.
+const CHAIN_NODES: usize = 160;
 
 launch_params! {
     /// The parameters of the kernels of `draft_tree`.
@@ -77,12 +76,10 @@ launch_params! {
         row_positions: u64 as "void*",
         /// One word of flags, or null.
         flags: u64 as "u32*",
-        /// The first candidates of each request in its order, [batch, n].
+        /// The first candidates of each request in its order, [batch, n]; 0 for none.
         records: u64 as "u64*",
-        /// How many records of each request may become drafts, [batch].
-        kept: u64 as "i32*",
-        /// The number of drafts of each request and its first row, [batch, 2].
-        allotted: u64 as "u32*",
+        /// The place of each record in the order of all requests, [batch * n] and up to 3 more.
+        places: u64 as "u32*",
         /// The number of requests.
         batch: u64,
         /// The number of packed rows for which there is room; 0 if no output has rows.
@@ -90,7 +87,7 @@ launch_params! {
         /// The number of columns of `candidates`, and of `drafts`.
         c: u32,
         n: u32,
-        /// The number of records in shared memory: a power of two for trees.
+        /// The number of records of a chain in shared memory: the lesser of c and n.
         room: u32,
         /// The number of drafts of each request that come before all others, at most n.
         min_drafts: u32,
@@ -100,6 +97,15 @@ launch_params! {
         cumulative: u32,
         /// 1 if an output has packed rows, else 0.
         has_cap: u32,
+        /// 1 if each candidate follows the one before it, else 0.
+        is_chain: u32,
+        /// 1 if requests share a budget or packed rows, else 0.
+        together: u32,
+        /// The number of requests whose outputs a block writes; 0 for blocks that take every
+        /// request whose number has the block's number as remainder.
+        per_block: u32,
+        /// For chains: the number of neighbouring threads that load a chain, a power of two.
+        lanes: u32,
         reserved: u32,
     }
 }
@@ -110,7 +116,9 @@ pub(super) const HEADER: Header =
 
 /// The launches of a call.
 enum Launches {
-    /// One launch, where no request needs to know anything of the others.
+    /// One launch for chains, where each block may rank the chains of all requests.
+    Chain(Function),
+    /// One launch for trees, where no request needs to know anything of the others.
     Whole(Function),
     /// One that ranks candidates, and one that shares the budget out and writes.
     Two { rank: Function, write: Function, shape: Shape },
@@ -122,58 +130,108 @@ struct Prepared {
     launches: Launches,
     /// The shape of the first or only launch.
     shape: Shape,
+    /// The number of requests whose outputs a block writes.
+    per_block: usize,
 }
 
-/// Records of a request in shared memory.
+/// The number of records of a chain in shared memory.
 fn room(plan: &Plan) -> usize {
-    match plan.parents {
-        Some(_) => plan.c().max(1).next_power_of_two(),
-        None => plan.c().min(plan.n()),
+    plan.c().min(plan.n())
+}
+
+/// Whether requests share a budget or packed rows.
+fn is_together(plan: &Plan) -> bool {
+    plan.batch() > 1 && (plan.has_budget || plan.has_rows())
+}
+
+/// A block with about `wanted` threads, a multiple of 32.
+fn threads(wanted: usize) -> usize {
+    wanted.clamp(*THREADS.start(), *THREADS.end()).next_multiple_of(32)
+}
+
+/// The number of blocks for some requests each. Without requests, one block looks at the budget and
+/// writes what stands behind the rows.
+fn blocks(batch: usize, per_block: usize) -> u32 {
+    batch.div_ceil(per_block).max(1) as u32
+}
+
+/// The shape of the launch for chains, and the number of requests of a block.
+fn chain_shape(plan: &Plan) -> (Shape, usize) {
+    let (batch, nodes) = (plan.batch(), plan.n() + 1);
+    let threads = threads(batch.saturating_mul(nodes));
+    let per_block = (CHAIN_NODES / nodes).max(1);
+    let chains = if is_together(plan) { batch } else { per_block.min(batch) };
+    let shape = Shape::new(blocks(batch, per_block), threads as u32);
+    (shape.shared(((room(plan) + 1) * (chains | 1) * 4) as u32), per_block)
+}
+
+impl Prepared {
+    fn new(cuda: &Cuda, plan: &Plan) -> Result<Self> {
+        let (batch, nodes) = (plan.batch(), plan.n() + 1);
+        let function = |name| cuda.function(&KERNELS, name);
+        let is_chain = plan.parents.is_none();
+        let is_small = batch <= MAX_CHAINS && batch.saturating_mul(room(plan)) <= MAX_CHAIN_DRAFTS;
+        if is_chain && (is_small || !is_together(plan)) {
+            let (shape, per_block) = chain_shape(plan);
+            let launches = Launches::Chain(function("draft_tree_chain")?);
+            return Ok(Prepared {
+                cuda: cuda.clone(),
+                plan: plan.clone(),
+                launches,
+                shape,
+                per_block,
+            });
+        }
+        let memory = if is_chain { room(plan) * 4 } else { (plan.c() + 1) * 16 };
+        // If there are more requests than blocks, each block takes several requests.
+        let shape = Shape::new(batch.clamp(1, 1 << 30) as u32, threads(plan.c().max(nodes)) as u32);
+        let shape = shape.shared(memory as u32);
+        let (launches, per_block) = if is_together(plan) {
+            // Every block shares the whole budget out, so more blocks than run at a time gain
+            // nothing. A thread of a block has a node.
+            let per_block = batch.div_ceil(cuda.limits().multiprocessors as usize);
+            let threads = threads(batch.saturating_mul(plan.n()).max(nodes)) as u32;
+            let per_block = per_block.max(1);
+            let write = Shape::new(blocks(batch, per_block), threads);
+            let (rank, kernel) = (function("draft_tree_rank")?, function("draft_tree_write")?);
+            (Launches::Two { rank, write: kernel, shape: write }, per_block)
+        } else {
+            (Launches::Whole(function("draft_tree_whole")?), 0)
+        };
+        Ok(Prepared { cuda: cuda.clone(), plan: plan.clone(), launches, shape, per_block })
+    }
+}
+
+impl Prepared {
+    /// Records that the first launch leaves to the second.
+    fn records(&self) -> usize {
+        match self.launches {
+            Launches::Two { .. } => self.plan.batch().saturating_mul(self.plan.n()),
+            _ => 0,
+        }
+    }
+
+    /// Bytes of the records' places.
+    fn places_size(&self) -> usize {
+        self.records().div_ceil(4).saturating_mul(16)
+    }
+
+    fn records_size(&self) -> usize {
+        self.records().saturating_mul(8)
     }
 }
 
 // SAFETY: the kernels access only the memory that the plan describes, whatever the data.
 unsafe impl Supports<DraftTree> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<DraftTree>>> {
-        let (batch, nodes) = (plan.batch(), plan.n() + 1);
-        let threads = plan.c().max(nodes).next_multiple_of(32);
-        let threads = threads.clamp(*THREADS.start(), *THREADS.end()) as u32;
-        // If there are more requests than blocks, each block takes several requests. Without
-        // requests, one block looks at the budget and writes what stands behind the rows.
-        let blocks = batch.clamp(1, 1 << 30) as u32;
-        let shape = Shape::new(blocks, threads).shared((room(plan) * 8) as u32);
-        let function = |name| self.function(&KERNELS, name);
-        let is_alone = batch <= 1 || !plan.has_budget && !plan.has_rows();
-        let launches = if is_alone {
-            Launches::Whole(function("draft_tree_whole")?)
-        } else {
-            let threads = nodes.max(batch).next_multiple_of(32).min(MAX_WRITE_THREADS);
-            let blocks = batch.min(MAX_WRITE_BLOCKS) as u32;
-            Launches::Two {
-                rank: function("draft_tree_rank")?,
-                write: function("draft_tree_write")?,
-                shape: Shape::new(blocks, threads as u32),
-            }
-        };
-        Ok(Box::new(Prepared { cuda: self.clone(), plan: plan.clone(), launches, shape }))
-    }
-}
-
-impl Prepared {
-    /// Bytes of the records, of two words and of one word for each request.
-    fn pieces(&self) -> [usize; 3] {
-        let per_request = match self.launches {
-            Launches::Whole(_) => [0; 3],
-            Launches::Two { .. } => [self.plan.n() * 8, 8, 4],
-        };
-        per_request.map(|bytes| self.plan.batch().saturating_mul(bytes))
+        Ok(Box::new(Prepared::new(self, plan)?))
     }
 }
 
 // SAFETY: the kernels access only the memory that the plan describes, whatever the data.
 unsafe impl Kernel<DraftTree> for Prepared {
     fn workspace_size(&self) -> usize {
-        self.pieces().into_iter().fold(0, usize::saturating_add)
+        self.places_size().saturating_add(self.records_size())
     }
 
     unsafe fn launch(
@@ -183,9 +241,7 @@ unsafe impl Kernel<DraftTree> for Prepared {
         stream: Stream<'_>,
     ) -> Result<()> {
         let Prepared { cuda, plan, .. } = self;
-        let records = cuda.workspace(workspace, self.workspace_size())?;
-        let [of_records, of_allotted, _] = self.pieces();
-        let allotted = records + of_records as u64;
+        let places = cuda.workspace(workspace, self.workspace_size())?;
         let masks = plan.masks.as_ref();
         let no_parents = Ok(IntegerRows::ABSENT);
         let params = Params {
@@ -218,9 +274,8 @@ unsafe impl Kernel<DraftTree> for Prepared {
             row_tokens: cuda.pointer(buffers.row_tokens)?,
             row_positions: cuda.pointer(buffers.row_positions)?,
             flags: cuda.pointer(buffers.flags)?,
-            records,
-            kept: allotted + of_allotted as u64,
-            allotted,
+            records: places + self.places_size() as u64,
+            places,
             batch: plan.batch() as u64,
             cap: plan.cap.unwrap_or(0) as u64,
             c: plan.c() as u32,
@@ -231,14 +286,20 @@ unsafe impl Kernel<DraftTree> for Prepared {
             min_survival: (plan.params.min_survival + 0.0).to_bits(),
             cumulative: u32::from(plan.params.cumulative),
             has_cap: u32::from(plan.cap.is_some()),
+            is_chain: u32::from(plan.parents.is_none()),
+            together: u32::from(is_together(plan)),
+            per_block: self.per_block as u32,
+            lanes: room(plan).clamp(1, 32).next_power_of_two() as u32,
             reserved: 0,
         };
         // SAFETY: `Params` has the layout of the kernels' struct; the buffers were checked against
-        // the plan; the workspace holds the pieces above; the kernels cut counts and check parents,
-        // which are data, before either decides an address.
+        // the plan; the workspace holds n records of each request; the kernels cut counts and check
+        // parents, which are data, before either decides an address.
         cuda.enqueue(stream, |queue| unsafe {
             match &self.launches {
-                Launches::Whole(whole) => queue.launch(whole, self.shape, &params),
+                Launches::Chain(only) | Launches::Whole(only) => {
+                    queue.launch(only, self.shape, &params)
+                }
                 Launches::Two { rank, write, shape } => {
                     queue.launch(rank, self.shape, &params)?;
                     queue.launch_next(write, *shape, &params)
@@ -271,15 +332,18 @@ mod tests {
             // A request alone, and requests that need to know nothing of each other.
             (draft(1, 512, 64, true, true), "draft_tree_whole (1 block of 512 threads)"),
             (draft(0, 512, 64, true, true), "draft_tree_whole (1 block of 512 threads)"),
-            (draft(256, 8, 8, false, false), "draft_tree_whole (256 blocks of 32 threads)"),
+            (draft(256, 8, 8, false, false), "draft_tree_chain (16 blocks of 512 threads)"),
             (
                 draft(256, 512, 64, true, false),
                 "draft_tree_rank (256 blocks of 512 threads), \
-                 draft_tree_write (256 blocks of 256 threads)",
+                 draft_tree_write (128 blocks of 512 threads)",
             ),
+            // Chains that every block ranks for itself, and chains that are too many for that.
+            (draft(32, 8, 8, false, true), "draft_tree_chain (2 blocks of 288 threads)"),
             (
-                draft(32, 8, 8, false, true),
-                "draft_tree_rank (32 blocks of 32 threads), draft_tree_write (32 blocks of 32 threads)",
+                draft(2048, 8, 8, false, true),
+                "draft_tree_rank (2048 blocks of 32 threads), \
+                 draft_tree_write (128 blocks of 512 threads)",
             ),
         ];
         for (given, expected) in calls {
