@@ -49,7 +49,7 @@ enum Wants {
     Padding,
 }
 
-const WANTS: [(&str, Wants); 11] = [
+const WANTS: [(&str, Wants); 12] = [
     ("token", Wants::Token),
     ("n-4", Wants::Four),
     ("logprobs", Wants::Logprobs),
