@@ -4,7 +4,7 @@
 use spec_conformance::launch_params::Header;
 use spec_core::ops::DraftTree;
 use spec_core::ops::draft_tree::{Buffers, Plan};
-use spec_core::{DType, Error, Kernel, Result, Status, Stream, Supports, ViewMut, launch_params};
+use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut, launch_params};
 
 use crate::Cuda;
 use crate::archive::{Archive, archive};
@@ -192,12 +192,6 @@ impl Prepared {
         let shape = Shape::new(batch.clamp(1, 1 << 30) as u32, threads(plan.c().max(nodes)) as u32);
         let mut shape = shape.shared(memory as u32);
         let (launches, per_block) = if is_together(plan) {
-            let drafts = batch.saturating_mul(plan.n());
-            if drafts >= 1 << 31 {
-                let words =
-                    format!("{drafts} drafts share a budget or rows, expected fewer than 2^31");
-                return Err(Error::device(cuda.device(), Status::NotImplemented, words));
-            }
             // Every block shares the whole budget out, so more blocks than run at a time gain
             // nothing. A thread of a block has a node.
             let per_block = batch.div_ceil(cuda.limits().multiprocessors as usize);
