@@ -74,8 +74,8 @@ impl Measured for DraftTree {
     fn words(shape: &Shape) -> Words {
         let Shape { batch, candidates, drafts, form } = *shape;
         let series = match form {
-            Form::Chain => format!("chains of {drafts} within a budget"),
-            Form::Tree => format!("trees of {drafts} of {candidates} within a budget"),
+            Form::Chain => format!("chains of {drafts} in a budget"),
+            Form::Tree => format!("trees of {drafts} of {candidates} in a budget"),
         };
         Words {
             shape: format!("{batch} requests, {series}"),
