@@ -1,6 +1,6 @@
-// sample_logits for rows whose requests may filter, and for rows of the following kinds:
-// probabilities are wanted and the logits have 16 bits, a mask, or several draws; or
-// log-probabilities are wanted, or several tokens, of rows with a mask. Other rows go to
+// sample_logits for rows whose requests may filter, and for rows with a mask, or with several draws,
+// of which probabilities are wanted, and for rows with a mask of which log-probabilities are wanted
+// or several tokens. Other rows go to
 // sample_logits_plain.cu, to sample_logits_probs.cu if probabilities are wanted, or to
 // sample_logits_draw_report.cu if several tokens or log-probabilities are.
 //
