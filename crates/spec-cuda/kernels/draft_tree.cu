@@ -84,7 +84,7 @@ INLINE void draft_tree_rank_body(const Params& p) {
     }
 }
 
-// The drafts that compete for the budget: those of all requests.
+// The drafts of all requests, which share the budget. The first launch has stored them.
 struct StoredDrafts {
     const Params& p;
     u32 count;
@@ -302,7 +302,7 @@ INLINE u32 rank_chains(const Params& p, const Chains& chains, u64 own, u32 owned
     return bits;
 }
 
-// The drafts that compete for the budget.
+// The drafts of all chains, which share the budget, in the shared memory of each block.
 struct ChainDrafts {
     const Params& p;
     const Chains& chains;

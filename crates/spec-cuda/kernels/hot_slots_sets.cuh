@@ -57,7 +57,8 @@ struct Narrow {
     // A bit for each id without an owner, and the misses among the ids of a warp before each word.
     u32* missing;
     u32* missing_before;
-    // The base-2 logarithms of the words and of the ids that a warp has.
+    // Each warp has as many neighbouring words of the bitmap, and as many neighbouring ids. These are
+    // the base-2 logarithms of the two numbers.
     u32 log_words;
     u32 log_ids;
     // Lane w has the number of entries, and later of misses, before those of warp w.
@@ -77,7 +78,8 @@ struct Narrow {
         return (atomicOr(&bits[at / WARP], bit) & bit) == 0;
     }
 
-    // The base-2 logarithm of the items of a warp, `least` at least, that cover all items.
+    // The base-2 logarithm of how many items each warp must have for all warps together to have
+    // `items`; at least `least`.
     INLINE static u32 log_each(u32 items, u32 least) {
         const u32 of_warp = (items + WARPS - 1) / WARPS;
         return max(least, of_warp < 2 ? 0 : 32 - __clz(of_warp - 1));

@@ -1,15 +1,17 @@
 // sample_logits for rows whose columns have ids: as sample_logits_plain.cu, one token of each row,
 // drawn from all allowed tokens except those that min-p drops.
 //
-// A column's noise is that of its token. If every column's noise were computed, that would take
-// longer than to read the logits. So a kernel before looks at the ids alone, which most often are the same for
-// all rows: where the ids of 64 columns ascend within a few groups of 64 tokens, a word says which
-// groups. The least noise of these groups bounds the noise of the columns, and the token that has
-// it is found among the ids by bisection. Columns whose ids do not ascend, or with a column that
-// stands for no token, are read one by one. The leading block then ends the row as it ends a shard
-// (sample_logits_part.cuh): it bounds the noise of the few listed columns by their own groups.
+// A column's noise is that of its token. To compute the noise of every column would take longer than
+// to read the logits. So a first kernel looks at the ids alone, which most often are the same for all
+// rows. Where the ids of 64 columns ascend within a few groups of 64 tokens, that kernel stores which
+// groups these are, and a bitmap for each group of the tokens that columns stand for. The least noise
+// of these groups of tokens bounds the noise of the 64 columns, and the bitmap tells whether a column
+// stands for the token that has the least noise. If the ids of 64 columns do not ascend, or if one of
+// the columns stands for no token, these columns are read one by one. The leading block ends the row
+// as it ends a shard (sample_logits_part.cuh). It bounds the noise of each listed column by the least
+// noise of the column's own group of tokens.
 //
-// Bytes: the logits once, and 4 for 64 columns.
+// Bytes: the logits once, and 80 for 64 columns.
 #include "sample_logits_part.cuh"
 
 // Threads of a block of the kernel that looks at the ids: `ID_THREADS` in
@@ -23,8 +25,8 @@ constexpr u32 SPAN_SHIFT = 18;
 static_assert(ID_TOKENS / GROUP == 1 << SPAN_SHIFT);
 
 // What is known of the ids of 64 columns: whether they name a token for each column, ascend, and
-// span at most MAX_SPANNED groups of tokens. If so: the first of these groups, how many follow, and the number of
-// columns before each. Also whether some id is neither a token nor -1.
+// span at most MAX_SPANNED groups of tokens. If so: the first of these groups, how many groups follow,
+// and the number of columns before each group. Also whether some id is neither a token nor -1.
 struct alignas(16) IdGroup {
     static constexpr u32 ASCEND = 1u << 31;
     static constexpr u32 BAD = 1u << 30;
@@ -138,7 +140,7 @@ struct ColumnRun {
 template <typename T>
 struct IdRow {
     using Raw = LogitOfToken<T>;
-    // Not used, since the columns of several items are read at once.
+    // LeaderRace::list_tokens, which reads so many groups at once, does not list these rows.
     static constexpr u32 RACE_AT_ONCE = 1;
 
     const T* row;
@@ -265,8 +267,9 @@ struct RaceOf<Racers<IdRow<T>, NoFilter>> {
         __syncthreads();
     }
 
-    // A bar that may be lower. If a large part of the tokens with the least noise of their groups
-    // are none of the row's, the first bar can be so late that very many groups are listed.
+    // Returns a bar (an upper bound of the winner's time) that may be earlier than `bar`. The first bar
+    // is the time of one token that has the least noise of its group. If no column of the row stands
+    // for most of these tokens, the first bar can be so late that very many groups are listed.
     static __device__ __noinline__ u32 lower_bar(LeaderRace race, const Row& racers, u32 bar) {
         const bool is_list = race.shared.group_count <= LeaderRace::MAX_LISTED;
         const u32 count = is_list ? race.shared.group_count : race.groups;
@@ -537,7 +540,7 @@ __device__ __noinline__ GroupTop top_of_columns(IdRow<T> row, u32 group, u32 lan
 
 // Finds the largest logits of a warp's groups. Returns the flags of the columns that this lane has
 // read, and in `ascend` whether the ids of all groups ascend. `meanwhile` is called as
-// LogitGroups::survey calls it; then the words of the groups can be read.
+// LogitGroups::survey calls it. After `meanwhile`, what is known of the ids can be read.
 template <typename T, typename Meanwhile>
 INLINE u32 survey_ids(const IdRow<T>& row, const WarpRange& range, const LeaderRace& leader, bool& ascend,
                       Meanwhile&& meanwhile) {
@@ -618,7 +621,7 @@ INLINE void sample_ids(const Columns<T>& c) {
         }
         Request::arrive();
         __syncwarp();
-        // The words come from the kernel before.
+        // The first kernel has stored what is known of the ids.
         follow();
     };
     const auto meanwhile = [&](u32 group) {

@@ -211,7 +211,7 @@ impl Prepared {
 }
 
 impl Prepared {
-    /// Records that the first launch leaves to the second.
+    /// The number of records that the first of two launches stores for the second: one for each draft.
     fn records(&self) -> usize {
         match self.launches {
             Launches::Two { .. } => self.plan.batch().saturating_mul(self.plan.n()),
