@@ -15,6 +15,7 @@ const MAX: usize = 13;
 const WRITTEN: &[&str] = &[
     ".ci/passed",
     "benches/peers/rows.json",
+    "benches/results/",
     "crates/spec-c/abi.txt",
     "crates/spec-c/include/",
     "crates/spec-conformance/golden/",
