@@ -2,20 +2,20 @@
 //! for each known architecture and PTX for later architectures.
 //!
 //! ```text
-//! "SPECKRN2"                 8 bytes
+//! "SPECKRN3"                 8 bytes
 //! streams, images            u32, u32, little endian like all numbers below
 //! streams times: packed      u32: bytes of the LZMA stream
 //! images times: stream       u32: counted from 0, never falling
 //!               kind         u32: 0 SASS or 1 PTX
 //!               architecture u32: 90 for sm_90
-//!               size         u32: bytes of the image
+//!               size         u32: bytes of the image in the unpacked stream
 //! streams times: the LZMA stream, `packed` bytes each
 //! ```
 //!
 //! A stream holds the images of one family of chips, in the order of the directory; zeros follow
 //! each image up to a multiple of 16 bytes. The images of a family are similar, so a stream of
 //! several images is hardly larger than a stream of one image. Unpacking an image decodes the
-//! images before it in its stream, and nothing else.
+//! images before it in its stream, and nothing else. PTX lies in its stream in the form of [`ptx`].
 //!
 //! `cargo xtask kernels` writes the archives, and reads them back with this module. Beside
 //! the archives, `cargo xtask kernels` writes a manifest with the CRC-32 of each archive.
@@ -23,13 +23,15 @@
 //! with another CRC-32: LZMA alone accepts one in hundreds of flipped bits, and the driver
 //! would run the damaged code.
 
+pub(crate) mod ptx;
+
 use std::io::{self, Read};
 
 use lzma_rust2::LzmaReader;
 use spec_core::{Device, Error, Result, Status};
 
 /// The first bytes of every archive.
-pub(crate) const MAGIC: &[u8; 8] = b"SPECKRN2";
+pub(crate) const MAGIC: &[u8; 8] = b"SPECKRN3";
 
 /// Each image of a stream begins at a multiple of as many bytes: the length of an instruction,
 /// whose bytes LZMA then predicts by their place in the instruction.
@@ -55,7 +57,7 @@ pub(crate) struct Entry<'a> {
     pub stream: &'a [u8],
     /// The place of the image in the unpacked stream, in bytes.
     pub offset: usize,
-    /// The size of the image in bytes.
+    /// The size of the image in the unpacked stream, in bytes.
     pub size: usize,
 }
 
@@ -71,7 +73,13 @@ impl Entry<'_> {
         }
         let mut image = Vec::with_capacity(self.size);
         reader.take(self.size as u64).read_to_end(&mut image).ok()?;
-        (image.len() == self.size).then_some(image)
+        if image.len() != self.size {
+            return None;
+        }
+        match self.kind {
+            Kind::Sass => Some(image),
+            Kind::Ptx => ptx::unpack(&image),
+        }
     }
 }
 
@@ -318,8 +326,8 @@ mod tests {
     }
 
     /// The smallest of the archives that this crate ships.
-    const BYTES: &[u8] = include_bytes!("../compiled/tree_verify.bin");
-    const MANIFEST: &str = include_str!("../compiled/manifest.txt");
+    const BYTES: &[u8] = include_bytes!("../../compiled/tree_verify.bin");
+    const MANIFEST: &str = include_str!("../../compiled/manifest.txt");
 
     #[test]
     fn the_manifest_states_the_crc32() {
@@ -386,13 +394,13 @@ mod tests {
 
     #[test]
     fn damaged_archives_are_refused() {
-        let no_images = b"SPECKRN2\0\0\0\0\0\0\0\0";
+        let no_images = b"SPECKRN3\0\0\0\0\0\0\0\0";
         assert!(entries(no_images).is_some_and(|e| e.is_empty()));
         for len in 0..no_images.len() {
             assert!(entries(&no_images[..len]).is_none(), "{len} bytes");
         }
         assert!(entries(&[no_images.as_slice(), b"x"].concat()).is_none());
-        assert!(entries(b"SPECKRN2\xff\xff\xff\xff\xff\xff\xff\xff").is_none());
+        assert!(entries(b"SPECKRN3\xff\xff\xff\xff\xff\xff\xff\xff").is_none());
         let (archive, _) = small();
         let images = entries(&archive).unwrap().len();
         // After the magic and the words `streams`, `images`, `packed`, each image has four words.
