@@ -4,8 +4,10 @@
 #[path = "../../tests/common/chains.rs"]
 mod chains;
 mod decode_tail;
+mod decode_tail_trees;
 
 pub(crate) use decode_tail::DecodeTail;
+pub(crate) use decode_tail_trees::DecodeTailTrees;
 
 use std::cell::OnceCell;
 use std::ops::Range;

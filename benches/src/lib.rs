@@ -50,7 +50,7 @@ pub use run::{Event, Options, Outcome, run};
 pub use shape::ShapeError;
 pub use work::{Effort, Implementation, Inputs, OnDevice};
 
-use chain::{Chain, DecodeTail, RouteAlign, SelectDeduplicate};
+use chain::{Chain, DecodeTail, DecodeTailTrees, RouteAlign, SelectDeduplicate};
 use shape::Fields;
 use spec_conformance::Subject;
 use work::Work;
@@ -261,6 +261,7 @@ macro_rules! tables {
             chain::<RouteAlign>(),
             chain::<SelectDeduplicate>(),
             chain::<DecodeTail>(),
+            chain::<DecodeTailTrees>(),
         ]
     };
 }

@@ -1,0 +1,371 @@
+//! What follows the forward pass of a decode step whose requests have trees of drafts and share a
+//! budget: the six operators from logits to the packed rows of the next step. How many rows each
+//! request has is decided on the device.
+
+use half::bf16;
+use spec::ops::{
+    AdjustLogits, AppendTokens, DraftTree, SampleLogits, SuffixLookup, TreeVerify, adjust_logits,
+    append_tokens, draft_tree, sample_logits, suffix_lookup, tree_verify,
+};
+use spec::{Buffer, DType, Handle, Ready, Result, Stream, TensorDesc};
+
+use spec_conformance::Tensor;
+
+use super::Chain;
+use crate::Goal;
+use crate::inputs::{random, seed};
+use crate::shape::{Fields, ShapeError};
+
+/// Drafts that the batch may have, for each of its requests.
+const BUDGET: usize = 4;
+/// Candidates of each request, and the largest number of its drafts.
+const CANDIDATES: usize = 16;
+const NODES: usize = CANDIDATES + 1;
+/// The most drafts behind each node.
+const WIDTH: usize = 2;
+/// Tokens of each text before the first call, half of them the prompt.
+const TEXT: usize = 2048;
+/// Room for the tokens of so many calls that no sample fills a text.
+const CAPACITY: usize = 16 * TEXT;
+/// Texts have tokens below, and logits prefer these tokens, so that the end of each text has occurred
+/// before: without that, requests would have no drafts.
+const WORDS: usize = 64;
+/// How much larger the logits of such tokens are.
+const PREFERENCE: f32 = 30.0;
+/// Rows of logits that differ by more than their first token.
+const DISTINCT: usize = 8;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    requests: usize,
+    vocab: usize,
+}
+
+impl Shape {
+    /// The number of packed rows: a root for each request, and the budget.
+    fn rows(&self) -> usize {
+        self.requests * (1 + BUDGET)
+    }
+}
+
+/// adjust_logits with all penalties, sample_logits with a temperature, tree_verify of trees,
+/// append_tokens, suffix_lookup and draft_tree.
+pub(crate) struct DecodeTailTrees {
+    requests: usize,
+    adjust: Ready<AdjustLogits>,
+    sample: Ready<SampleLogits>,
+    verify: Ready<TreeVerify>,
+    append: Ready<AppendTokens>,
+    lookup: Ready<SuffixLookup>,
+    tree: Ready<DraftTree>,
+    logits: Buffer<bf16>,
+    prompt_lengths: Buffer<i32>,
+    penalties: [Buffer<f32>; 3],
+    temperature: Buffer<f32>,
+    seeds: Buffer<u64>,
+    tokens: Buffer<i32>,
+    lengths: Buffer<i32>,
+    candidates: Buffer<i32>,
+    parents: Buffer<i32>,
+    shares: Buffer<f32>,
+    counts: Buffer<i32>,
+    budget: Buffer<i32>,
+    draft_tokens: Buffer<i32>,
+    draft_counts: Buffer<i32>,
+    first_child: Buffer<i32>,
+    next_sibling: Buffer<i32>,
+    row_offsets: Buffer<i32>,
+    row_requests: Buffer<i32>,
+    row_parents: Buffer<i32>,
+    row_tokens: Buffer<i32>,
+    row_positions: Buffer<i32>,
+    target_tokens: Buffer<i32>,
+    emitted: Buffer<i32>,
+    path: Buffer<i32>,
+    num_tokens: Buffer<i32>,
+    appended: Buffer<i32>,
+    last_tokens: Buffer<i32>,
+}
+
+impl Chain for DecodeTailTrees {
+    const NAME: &'static str = "decode_tail_trees";
+    const PARTS: &'static [&'static str] = &[
+        "adjust_logits alone",
+        "sample_logits alone",
+        "tree_verify alone",
+        "append_tokens alone",
+        "suffix_lookup alone",
+        "draft_tree alone",
+    ];
+    type Shape = Shape;
+
+    fn table() -> Vec<Shape> {
+        [1, 32, 256].map(|requests| Shape { requests, vocab: 128_256 }).into()
+    }
+
+    fn parse(fields: &mut Fields<'_>) -> Result<Shape, ShapeError> {
+        Ok(Shape {
+            requests: fields.number("requests", 32, 1..=1 << 12)?,
+            vocab: fields.number("vocab", 128_256, WORDS..=1 << 20)?,
+        })
+    }
+
+    fn words(shape: &Shape) -> crate::Words {
+        let Shape { requests, vocab } = *shape;
+        let series = format!("{BUDGET} drafts each, shared, texts of {TEXT}, bf16 of {vocab}");
+        let shape = format!("{requests} requests, {series}");
+        crate::Words { shape, series, size: requests as f64, unit: "requests" }
+    }
+
+    /// The goals of `decode_tail` with as many rows, and of `draft_tree`'s trees.
+    fn goal(shape: &Shape) -> Goal {
+        match (shape.requests, shape.vocab) {
+            (1, 128_256) => Goal::Hopper(16.0 + 5.0),
+            (32, 128_256) => Goal::Hopper(35.0 + 7.0),
+            (256, 128_256) => Goal::Hopper(110.0 + 16.0),
+            _ => Goal::Unknown,
+        }
+    }
+
+    /// The logits of all rows once, though some rows may be padding, and each text by the operators
+    /// that read it.
+    fn bytes(shape: &Shape) -> u64 {
+        (shape.rows() * shape.vocab * 2 + shape.requests * 2 * TEXT * 4) as u64
+    }
+
+    fn upload(shape: &Shape, handle: &Handle) -> Result<Self> {
+        let Shape { requests, vocab } = *shape;
+        let rows = shape.rows();
+        let ints = |len: usize| TensorDesc::new(DType::I32, [len]);
+        let table = |columns: usize| TensorDesc::new(DType::I32, [requests, columns]);
+        let of_request = TensorDesc::new(DType::F32, [requests]);
+        let shares = TensorDesc::new(DType::F32, [requests, CANDIDATES]);
+
+        let adjust = AdjustLogits::new();
+        let adjusted = adjust
+            .tensors(DType::BF16, rows, vocab, requests, CAPACITY)
+            .requests(ints(rows))
+            .draft_tokens(ints(rows))
+            .parents(ints(rows))
+            .repetition(of_request)
+            .frequency(of_request)
+            .presence(of_request);
+        let sample = SampleLogits::new();
+        let mut sampled = sample.tensors_of(rows, requests, vocab);
+        sampled.logits = TensorDesc::new(DType::BF16, [rows, vocab]);
+        sampled.positions = ints(rows);
+        let verify = TreeVerify::new(CANDIDATES);
+        let mut verified = verify.tensors(requests, NODES).row_offsets(ints(requests + 1));
+        verified.target_tokens = ints(rows);
+        let append = AppendTokens::new();
+        let appended =
+            append.tensors(DType::I32, requests, CAPACITY, NODES).last_tokens(ints(requests));
+        let lookup = SuffixLookup::new().width(WIDTH);
+        let looked_up = lookup
+            .tensors(DType::I32, requests, CAPACITY, CANDIDATES)
+            .parents(table(CANDIDATES))
+            .shares(shares);
+        // Shares of `suffix_lookup` are of the whole way from the root.
+        let tree = DraftTree::new().cumulative(true);
+        let mut drafted = tree
+            .tensors(DType::I32, requests, CANDIDATES, CANDIDATES)
+            .parents(table(CANDIDATES))
+            .shares(shares)
+            .counts(ints(requests))
+            .budget(ints(1))
+            .roots(ints(requests))
+            .starts(ints(requests))
+            .first_child(table(NODES))
+            .next_sibling(table(NODES))
+            .row_offsets(ints(requests + 1))
+            .row_requests(ints(rows))
+            .row_parents(ints(rows))
+            .row_tokens(ints(rows))
+            .row_positions(ints(rows));
+        // Drafts are written where `tree_verify` reads them: behind the root.
+        drafted.drafts =
+            TensorDesc::with_strides(DType::I32, [requests, CANDIDATES], [NODES as isize, 1]);
+
+        let seed = seed(&[requests, vocab]);
+        let distinct = rows.min(DISTINCT);
+        let logits = random(seed, distinct * vocab, spec_conformance::Rng::normal);
+        let logits = logits.chunks(vocab).flat_map(|row| {
+            let preferred = row.iter().take(WORDS).map(|logit| logit + PREFERENCE);
+            preferred.chain(row.iter().skip(WORDS).copied()).map(bf16::from_f32)
+        });
+        let distinct_rows: Vec<bf16> = logits.collect();
+        let row = |row: usize| &distinct_rows[row % distinct * vocab..][..vocab];
+        let logits: Vec<bf16> = (0..rows).flat_map(row).copied().collect();
+        let mut tokens = vec![-1; requests * CAPACITY];
+        for (request, text) in tokens.chunks_mut(CAPACITY).enumerate() {
+            let seed = !seed.wrapping_add(request as u64);
+            text[..TEXT].copy_from_slice(&random(seed, TEXT, |rng| rng.below(WORDS) as i32));
+        }
+        let last: Vec<i32> = tokens.chunks(CAPACITY).map(|text| text[TEXT - 1]).collect();
+        let penalty = |value: f32| handle.upload(&vec![value; requests]);
+        let seeds: Vec<u64> = (0..requests as u64).collect();
+        let ints = |len: usize| handle.allocate(len);
+        let mut chain = DecodeTailTrees {
+            requests,
+            adjust: Ready::new(handle, &adjust, &adjusted)?,
+            sample: Ready::new(handle, &sample, &sampled)?,
+            verify: Ready::new(handle, &verify, &verified)?,
+            append: Ready::new(handle, &append, &appended)?,
+            lookup: Ready::new(handle, &lookup, &looked_up)?,
+            tree: Ready::new(handle, &tree, &drafted)?,
+            logits: handle.upload(&logits)?,
+            prompt_lengths: handle.upload(&vec![(TEXT / 2) as i32; requests])?,
+            // Penalties so small that thousands of calls on the same logits leave them finite.
+            penalties: [penalty(1.001)?, penalty(0.001)?, penalty(0.001)?],
+            temperature: penalty(0.8)?,
+            seeds: handle.upload(&seeds)?,
+            tokens: handle.upload(&tokens)?,
+            lengths: handle.upload(&vec![TEXT as i32; requests])?,
+            candidates: ints(requests * CANDIDATES)?,
+            parents: ints(requests * CANDIDATES)?,
+            shares: handle.allocate(requests * CANDIDATES)?,
+            counts: ints(requests)?,
+            budget: handle.upload(&[(requests * BUDGET) as i32])?,
+            draft_tokens: handle.upload(&vec![0; requests * NODES])?,
+            draft_counts: ints(requests)?,
+            first_child: ints(requests * NODES)?,
+            next_sibling: ints(requests * NODES)?,
+            row_offsets: ints(requests + 1)?,
+            row_requests: ints(rows)?,
+            row_parents: ints(rows)?,
+            row_tokens: ints(rows)?,
+            row_positions: ints(rows)?,
+            target_tokens: ints(rows)?,
+            emitted: ints(requests * NODES)?,
+            path: ints(requests * NODES)?,
+            num_tokens: ints(requests)?,
+            appended: ints(requests)?,
+            last_tokens: handle.upload(&last)?,
+        };
+        // The trees that the first call verifies.
+        chain.call(4, Stream::default())?;
+        chain.call(5, Stream::default())?;
+        handle.synchronize()?;
+        Ok(chain)
+    }
+
+    fn call(&mut self, part: usize, stream: Stream<'static>) -> Result<()> {
+        match part {
+            0 => {
+                let [repetition, frequency, presence] = &self.penalties;
+                let buffers = adjust_logits::Buffers::new(adjust_logits::Required {
+                    logits: (&mut self.logits).into(),
+                    tokens: (&self.tokens).into(),
+                    prompt_lengths: (&self.prompt_lengths).into(),
+                    lengths: (&self.lengths).into(),
+                })
+                .requests(&self.row_requests)
+                .draft_tokens(&self.row_tokens)
+                .parents(&self.row_parents)
+                .repetition(repetition)
+                .frequency(frequency)
+                .presence(presence);
+                self.adjust.call_on(buffers, stream)
+            }
+            1 => {
+                let buffers = sample_logits::Buffers::new(
+                    &self.logits,
+                    &self.row_positions,
+                    &self.temperature,
+                    &self.seeds,
+                    &mut self.target_tokens,
+                )
+                .requests(&self.row_requests);
+                self.sample.call_on(buffers, stream)
+            }
+            2 => {
+                let buffers = tree_verify::Buffers::new(tree_verify::Required {
+                    draft_tokens: (&self.draft_tokens).into(),
+                    target_tokens: (&self.target_tokens).into(),
+                    tokens: (&mut self.emitted).into(),
+                    nodes: (&mut self.path).into(),
+                    num_tokens: (&mut self.num_tokens).into(),
+                })
+                .first_child(&self.first_child)
+                .next_sibling(&self.next_sibling)
+                .row_offsets(&self.row_offsets);
+                self.verify.call_on(buffers, stream)
+            }
+            3 => {
+                let buffers = append_tokens::Buffers::new(append_tokens::Required {
+                    tokens: (&mut self.tokens).into(),
+                    lengths: (&mut self.lengths).into(),
+                    new_tokens: (&self.emitted).into(),
+                    new_counts: (&self.num_tokens).into(),
+                    appended: (&mut self.appended).into(),
+                })
+                .last_tokens(&mut self.last_tokens);
+                self.append.call_on(buffers, stream)
+            }
+            4 => {
+                let buffers = suffix_lookup::Buffers::new(
+                    &self.tokens,
+                    &self.lengths,
+                    &mut self.candidates,
+                    &mut self.counts,
+                )
+                .parents(&mut self.parents)
+                .shares(&mut self.shares);
+                self.lookup.call_on(buffers, stream)
+            }
+            _ => {
+                let (_, behind_the_root) = self.draft_tokens.view_mut().split_at(1);
+                let buffers = draft_tree::Buffers::new(
+                    &self.candidates,
+                    behind_the_root,
+                    &mut self.draft_counts,
+                )
+                .parents(&self.parents)
+                .shares(&self.shares)
+                .counts(&self.counts)
+                .budget(&self.budget)
+                .roots(&self.last_tokens)
+                .starts(&self.lengths)
+                .first_child(&mut self.first_child)
+                .next_sibling(&mut self.next_sibling)
+                .row_offsets(&mut self.row_offsets)
+                .row_requests(&mut self.row_requests)
+                .row_parents(&mut self.row_parents)
+                .row_tokens(&mut self.row_tokens)
+                .row_positions(&mut self.row_positions);
+                self.tree.call_on(buffers, stream)
+            }
+        }
+    }
+
+    fn inputs(&self) -> Result<Vec<(&'static str, Tensor)>> {
+        let (requests, rows) = (self.requests, self.row_requests.len());
+        let (logits, tokens) = (self.logits.to_vec()?, self.tokens.to_vec()?);
+        let vocab = logits.len() / rows;
+        Ok(vec![
+            ("logits", Tensor::matrix(logits, rows, vocab)),
+            ("tokens", Tensor::matrix(tokens, requests, CAPACITY)),
+            ("row_requests", Tensor::vector(self.row_requests.to_vec()?)),
+            ("draft_tokens", Tensor::matrix(self.draft_tokens.to_vec()?, requests, NODES)),
+        ])
+    }
+
+    fn reset(&mut self) -> Result<()> {
+        self.lengths.write(&vec![TEXT as i32; self.requests])
+    }
+
+    fn results(&self) -> Result<Vec<Vec<i32>>> {
+        [
+            &self.target_tokens,
+            &self.appended,
+            &self.lengths,
+            &self.last_tokens,
+            &self.row_offsets,
+            &self.row_tokens,
+            &self.row_positions,
+        ]
+        .into_iter()
+        .map(Buffer::to_vec)
+        .collect()
+    }
+}
