@@ -48,7 +48,8 @@ def sample_sharded(
       maximum of these, each rank draws with it, and an all-reduce takes the minimum of `winners`: 12
       bytes per row. For all rows without ``top_k`` and ``top_p``.
     * ``"candidates"``: each rank sends its 64 largest logits, and every rank draws among them.
-      ``top_k`` must be an `int` of 1 to 64, since its values in a tensor are not looked at.
+      ``top_k`` must be an `int` of 1 to 64. If ``way`` names this way, ``top_k`` may also be a tensor,
+      whose values are not looked at: the caller knows that each is from 1 to 64, or its temperature 0.
     * ``"gather"``: every rank gathers the logits.
 
     By default ``"candidates"`` if ``top_k`` allows it; ``"winners"`` for other rows without filters,
@@ -71,7 +72,9 @@ def sample_sharded(
             raise ValueError("sample_sharded: `winners` knows neither top_k nor top_p")
         return _winners(logits, group, drawn, first_token, given)
     if way == "candidates":
-        if not isinstance(top_k, int) or not 1 <= top_k <= CANDIDATES:
+        if not isinstance(top_k, (int, torch.Tensor)) or (
+            isinstance(top_k, int) and not 1 <= top_k <= CANDIDATES
+        ):
             raise ValueError(f"sample_sharded: `candidates` takes a top_k of 1 to {CANDIDATES}")
         filters = {"top_k": top_k, "top_p": top_p}
         tokens = _candidates(logits, group, drawn, first_token, given | filters)
