@@ -22,6 +22,10 @@ NOTHING = 2**31 - 1
 #: rounding. Where a token races, a is above -28. Two roundings of a change it by less than
 #: 28 * 2^-23, `exp` is right to 2.6e-7 and the product to 2^-24: together less than 3.7e-6 for each
 #: time. Two times of two tokens are compared in two races, so four such errors add up: 1.5e-5.
+#:
+#: A token whose weight is below 2^-40 does not race. In the race of the whole row weights are not larger
+#: than in that of the rank, since near 2^-40 any change of a changes `exp` by more than its error. So
+#: a token that does not race in its rank does not race in the row.
 MARGIN = 1 - 2.0**-15
 
 

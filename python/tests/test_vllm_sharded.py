@@ -8,7 +8,6 @@ import os
 import socket
 from types import SimpleNamespace
 
-import pytest
 from conftest import need
 
 need("vllm", whole_file=True)
