@@ -152,9 +152,9 @@ def all_gather(made, own):
     gather(made.view(torch.uint8), own.view(torch.uint8))
 
 
-def captured(call):
+def captured(call, device):
     """What replays a call, and its results. A CPU has no graphs: there, it is called again."""
-    if not torch.cuda.is_available():
+    if device.type == "cpu":
         made = call()
         return types.SimpleNamespace(replay=lambda: made.copy_(call())), made
     stream = torch.cuda.Stream()
@@ -194,7 +194,7 @@ def measured(shard, arguments, batches):
     results = []
     for way, (call, filters) in shard.ways().items():
         shard.fill(0)
-        graph, made = captured(lambda call=call, filters=filters: call(**filters))
+        graph, made = captured(lambda call=call, filters=filters: call(**filters), shard.device)
         timed = shard.device.type == "cuda"
         time = microseconds(graph, arguments.seconds) if timed else 0.0
         wrong = uncertain = 0
