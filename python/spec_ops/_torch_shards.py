@@ -40,7 +40,8 @@ def sample_sharded(
     ``logits`` `[rows, columns]` are this rank's columns; ranks have them in the order of their
     numbers. All ranks call with the same number of rows and the same options. Other arguments are
     those of :func:`spec_ops.sample_logits` for the whole vocabulary: ``mask`` has bits for all
-    tokens, and each rank passes the same. Nothing waits, so a call can be captured in a CUDA graph, except where a way says otherwise.
+    tokens, and each rank passes the same. Nothing waits, so a call can be captured in a CUDA graph,
+    except where a way says otherwise.
 
     ``first_token`` is the token of this rank's first column, and ``vocab`` the number of columns of
     all ranks; by default every rank has as many columns as this one. ``way`` says how:
