@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from ._functions import indexer_topk, sample_logits
+from ._torch_finishers import all_gather, sample_once
 
 #: Rows from which two small all-reduces take less time than gathering the logits.
 ROWS = 16
@@ -39,7 +40,8 @@ def sample_sharded(
     ``logits`` `[rows, columns]` are this rank's columns; ranks have them in the order of their
     numbers. All ranks call with the same number of rows and the same options. Other arguments are
     those of :func:`spec_ops.sample_logits` for the whole vocabulary: ``mask`` has bits for all
-    tokens, and each rank passes the same. Nothing waits, so a call can be captured in a CUDA graph.
+    tokens, and each rank passes the same. Nothing waits, so a call can be captured in a CUDA graph,
+    except where a way says otherwise.
 
     ``first_token`` is the token of this rank's first column, and ``vocab`` the number of columns of
     all ranks; by default every rank has as many columns as this one. ``way`` says how:
@@ -48,8 +50,12 @@ def sample_sharded(
       maximum of these, each rank draws with it, and an all-reduce takes the minimum of `winners`: 12
       bytes per row. For all rows without ``top_k`` and ``top_p``.
     * ``"candidates"``: each rank sends its 64 largest logits, and every rank draws among them.
-      ``top_k`` must be an `int` of 1 to 64, since its values in a tensor are not looked at.
+      ``top_k`` must be an `int` of 1 to 64. If ``way`` names this way, ``top_k`` may also be a tensor,
+      whose values are not looked at: the caller knows that each is from 1 to 64, or its temperature 0.
     * ``"gather"``: every rank gathers the logits.
+    * ``"finishers"``: :func:`sample_once`, one all-gather of 40 bytes per row, then ``"winners"`` if a
+      token is not certain. Waits for the GPU to know, so it cannot be captured. For rows without
+      ``mask``, ``forced`` and filters, and only if ``way`` names it.
 
     By default ``"candidates"`` if ``top_k`` allows it; ``"winners"`` for other rows without filters,
     from 16 rows on; else ``"gather"``. With ``"candidates"``, rows of which the mask allows no logit
@@ -71,11 +77,21 @@ def sample_sharded(
             raise ValueError("sample_sharded: `winners` knows neither top_k nor top_p")
         return _winners(logits, group, drawn, first_token, given)
     if way == "candidates":
-        if not isinstance(top_k, int) or not 1 <= top_k <= CANDIDATES:
+        if not isinstance(top_k, (int, torch.Tensor)) or (
+            isinstance(top_k, int) and not 1 <= top_k <= CANDIDATES
+        ):
             raise ValueError(f"sample_sharded: `candidates` takes a top_k of 1 to {CANDIDATES}")
         filters = {"top_k": top_k, "top_p": top_p}
         tokens = _candidates(logits, group, drawn, first_token, given | filters)
         return tokens if forced is None else _with_forced(tokens, forced, requests, vocab)
+    if way == "finishers":
+        if any(one is not None for one in (mask, forced, min_p, top_k, top_p)):
+            raise ValueError("sample_sharded: `finishers` knows no mask, forced tokens or filters")
+        options = {"first_token": first_token, "requests": requests, "flags": flags}
+        tokens, certain = sample_once(logits, group, *drawn, **options)
+        if not certain.all():
+            tokens = tokens.where(certain, _winners(logits, group, drawn, first_token, given))
+        return tokens
     if way != "gather":
         raise ValueError(f"sample_sharded: there is no way {way!r}")
     whole = _gathered(logits, group, size, vocab)
@@ -115,7 +131,7 @@ def _candidates(
     tokens = torch.where(best.indices < 0, -1, best.indices + first)
     packed = torch.stack([best.values.view(torch.int32), tokens])
     gathered = packed.new_empty((size, 2, rows, CANDIDATES))
-    _all_gather(gathered, packed, group)
+    all_gather(gathered, packed, group)
     values, tokens = gathered.permute(1, 2, 0, 3).reshape(2, rows, size * CANDIDATES)
     return sample_logits(values.view(torch.float32), *drawn, token_ids=tokens, **given).tokens
 
@@ -144,20 +160,13 @@ def _gathered(logits: torch.Tensor, group: Any, size: int, vocab: int) -> torch.
     rows, columns = logits.shape
     if size * columns == vocab:
         made = logits.new_empty((size, rows, columns))
-        _all_gather(made, logits.contiguous(), group)
+        all_gather(made, logits.contiguous(), group)
         return made.permute(1, 0, 2).reshape(rows, vocab)
     counts: list[Any] = [None] * size
     dist.all_gather_object(counts, columns, group)
     widest = max(counts)
     made = logits.new_empty((size, rows, widest))
-    _all_gather(made, torch.nn.functional.pad(logits, (0, widest - columns)), group)
+    all_gather(made, torch.nn.functional.pad(logits, (0, widest - columns)), group)
     parts = [part[:, :count] for part, count in zip(made, counts, strict=True)]
     return torch.cat(parts, dim=1)
 
-
-def _all_gather(made: torch.Tensor, own: torch.Tensor, group: Any) -> None:
-    # As bytes, since Gloo does not know every type.
-    to, of = made.view(-1).view(torch.uint8), own.view(-1).view(torch.uint8)
-    # Later versions of torch have another name for it.
-    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    gather(to, of, group)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import importlib
 import re
 import sys
@@ -24,6 +25,7 @@ from ._errors import ArgumentError
 
 __all__ = [
     "LEFT",
+    "NEEDED",
     "REPLACEMENTS",
     "Replacement",
     "VERSIONS",
@@ -31,17 +33,18 @@ __all__ = [
     "install",
     "installed",
     "replacements",
+    "split",
 ]
 
 #: The versions of each engine whose sources were read, and in which the parts ran.
 VERSIONS = {"vllm": ("0.32", "0.33"), "sglang": ("0.5.23", "0.5.23")}
 
-#: What was replaced in this process, by its name.
+#: What was replaced in this process, by its full name.
 ORIGINALS: dict[str, Any] = {}
 
 
 class Replacement(NamedTuple):
-    """A function or class of an engine, and what takes its place."""
+    """A function, class or method of an engine, and what takes its place."""
 
     engine: str
     #: The name by which several replacements are asked for together.
@@ -77,6 +80,10 @@ REPLACEMENTS = (
     Replacement(
         "vllm", "sampler", f"{_V2}.sample.gumbel.gumbel_sample",
         "spec_ops.vllm_v2.gumbel_sample", "what draft models draw with",
+    ),
+    Replacement(
+        "vllm", "sharded", f"{_V2}.model_runner.GPUModelRunner.sample", "spec_ops.vllm_sharded.sample",
+        "the second model runner under tensor parallelism; brings the part sampler",
     ),
     Replacement(
         "vllm", "rejection", f"{_V1}.rejection_sampler.rejection_sample",
@@ -157,11 +164,15 @@ REPLACEMENTS = (
     ),
 )
 
+#: The part that another part needs, and brings.
+NEEDED = {"sharded": "sampler"}
+
 #: By engine: the parts that `all` leaves, and why. It takes the others.
 LEFT = {
     "vllm": {
         "drafter": "suffix-drafter drafts more that is accepted",
         "penalties": "not measured in the engine",
+        "sharded": "not measured in the engine",
         "filters": "a mask of kept tokens costs more than vLLM's own kernel",
         "routers": "not measured faster in the engine",
         "align": "not measured faster in the engine",
@@ -220,17 +231,25 @@ def replacements(
         if part == "all":
             asked |= set(names) - LEFT[engine].keys()
         elif part in names:
-            asked.add(part)
+            asked |= {part, NEEDED.get(part, part)}
         else:
             words = f"expected all or some of {', '.join(names)}"
             raise ArgumentError(f"{engine} {version} has no part {part!r}, {words}", 3)
     return [one for one in there if one.part in asked]
 
 
+def split(name: str) -> tuple[str, str]:
+    """The module of a full name, and the name in it, which of a method is that of its class and its
+    own. Names of modules have no capitals."""
+    parts = name.split(".")
+    at = next((i for i, part in enumerate(parts) if part[0].isupper()), len(parts) - 1)
+    return ".".join(parts[:at]), ".".join(parts[at:])
+
+
 def resolved(name: str) -> Any:
     """What a full name stands for."""
-    module, _, attribute = name.rpartition(".")
-    return getattr(importlib.import_module(module), attribute)
+    module, inside = split(name)
+    return functools.reduce(getattr, inside.split("."), importlib.import_module(module))
 
 
 def install(engine: str, parts: Sequence[str]) -> list[Replacement]:
@@ -249,6 +268,11 @@ def install(engine: str, parts: Sequence[str]) -> list[Replacement]:
         if original is None or original is ours:
             continue
         ORIGINALS.setdefault(one.target, original)
+        module_name, inside = split(one.target)
+        kind, _, method = inside.rpartition(".")
+        if kind:
+            setattr(resolved(f"{module_name}.{kind}"), method, ours)
+            continue
         for module in list(sys.modules.values()):
             if getattr(module, "__name__", "").partition(".")[0] != engine:
                 continue
@@ -289,7 +313,7 @@ def _lost(sources: Path, targets: Iterable[str]) -> list[str]:
     """A sentence for each name that is not in its module's source, and where it is now."""
     lost = []
     for target in targets:
-        module, _, name = target.rpartition(".")
+        module, name = split(target)
         file = sources.joinpath(*module.split("."))
         file = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
         if file.exists() and name in _names(file):
@@ -303,11 +327,15 @@ def _lost(sources: Path, targets: Iterable[str]) -> list[str]:
 
 
 def _names(file: Path, imports: bool = True) -> set[str]:
-    """The names that a file defines, or imports, at its top, whatever platform it does that for."""
+    """The names that a file defines, or imports, at its top, whatever platform it does that for, and
+    the methods of its classes."""
     names = set()
     for node in _statements(ast.parse(file.read_text("utf-8")).body):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             names.add(node.name)
+            if isinstance(node, ast.ClassDef):
+                methods = (one for one in node.body if isinstance(one, ast.FunctionDef))
+                names |= {f"{node.name}.{one.name}" for one in methods}
         elif isinstance(node, ast.ImportFrom) and imports:
             names |= {one.asname or one.name for one in node.names}
         elif isinstance(node, ast.Assign):

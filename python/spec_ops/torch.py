@@ -22,9 +22,10 @@ from ._contract import OPERATORS, Contract
 from ._functions import FUNCTIONS
 from ._results import RESULTS
 from ._shapes import of_outputs
+from ._torch_finishers import sample_once
 from ._torch_shards import sample_sharded
 
-__all__ = [*OPERATORS, "sample_sharded"]
+__all__ = [*OPERATORS, "sample_once", "sample_sharded"]
 
 LIBRARY = torch.library.Library("spec_ops", "DEF")
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from . import _results as results
 from ._native import Plan
 from ._results import Array
+from ._torch_finishers import sample_once as sample_once
 from ._torch_shards import sample_sharded as sample_sharded
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "indexer_topk",
     "hot_slots",
     "unique",
+    "sample_once",
     "sample_sharded",
 ]
 

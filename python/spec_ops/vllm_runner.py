@@ -225,15 +225,30 @@ class Sampler(vllm_sampler.Sampler):
         asked = self.asked_by(batch.idx_mapping_np)
         if self.is_theirs(asked):
             return super().__call__(logits, batch)
-        requests, positions, input_ids = batch.num_reqs, batch.positions, batch.input_ids
-        if batch.has_prefill or batch.num_tokens != requests:
-            positions = positions[batch.logits_indices]
-            input_ids = input_ids[batch.logits_indices] if asked & _PROCESSORS else input_ids
+        requests = batch.num_reqs
+        positions = self.positions(batch)
         if asked & _PROCESSORS:
+            input_ids = batch.input_ids
+            if positions is not batch.positions:
+                input_ids = input_ids[batch.logits_indices]
             context = self.context(batch, input_ids[:requests], positions[:requests])
             logits = self.adjusted(logits, context)
         top = self.top(batch.idx_mapping_np, asked)
         tokens, scores = self.draw(logits, batch.idx_mapping, positions, asked, top)
+        return self.output(batch, tokens, scores)
+
+    @staticmethod
+    def positions(batch: Any) -> torch.Tensor:
+        """The position of each row of a step without drafts. There may be more of them than rows."""
+        if batch.has_prefill or batch.num_tokens != batch.num_reqs:
+            return batch.positions[batch.logits_indices]
+        return batch.positions
+
+    def output(
+        self, batch: Any, tokens: torch.Tensor, scores: LogprobsTensors | None = None
+    ) -> SamplerOutput:
+        """What vLLM goes on with, of the tokens `[requests, 1]` of a step without drafts."""
+        requests = batch.num_reqs
         num_sampled, num_rejected = self.one_each[requests], self.none_each[requests]
         if batch.has_prefill:
             # A request that is still reading its prompt takes no token.
@@ -358,7 +373,7 @@ class RejectionSampler(vllm_rejection.RejectionSampler):
         if self.other_rule:
             return super().__call__(logits, batch, draft_logits, invalid_drafts)
         asked = sampler.asked_by(batch.idx_mapping_np)
-        rows, requests = len(logits), batch.num_reqs
+        rows = len(logits)
         if (
             sampler.is_theirs(asked)
             or draft_logits is not None and self.other_noise
@@ -366,18 +381,7 @@ class RejectionSampler(vllm_rejection.RejectionSampler):
             or asked & _PROCESSORS and rows > vllm_rejection.get_max_chunk_logits(logits.shape[1])
         ):
             return super().__call__(logits, batch, draft_logits, invalid_drafts)
-        if batch.has_prefill or batch.num_tokens != rows:
-            drafts, positions = vllm_rejection.gather_draft_sampled(
-                batch.input_ids,
-                batch.positions,
-                batch.logits_indices,
-                batch.expanded_idx_mapping,
-                batch.expanded_local_pos,
-                sampler.req_states.prefill_len.gpu,
-            )
-        else:
-            # Longer than the rows where the step replays a larger graph.
-            drafts, positions = batch.input_ids, batch.positions
+        drafts, positions = self.drafted(batch, rows)
         if asked & _PROCESSORS:
             logits = sampler.adjusted(logits, sampler.context(batch, drafts[:rows], positions[:rows]))
         if invalid_drafts is not None:
@@ -386,6 +390,32 @@ class RejectionSampler(vllm_rejection.RejectionSampler):
         drawn_from = sampler.drawn_from(logits, batch.expanded_idx_mapping, positions, asked)
         tokens, taken, *of_rows = self.verify(top)(*drawn_from, drafts, batch.cu_num_logits)
         scores = self._scored(batch, *of_rows) if of_rows else None
+        return self.output(batch, rows, tokens, taken, scores)
+
+    def drafted(self, batch: Any, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The draft and the position of each row. There may be more of them than rows, where the
+        step replays a larger graph."""
+        if batch.has_prefill or batch.num_tokens != rows:
+            return vllm_rejection.gather_draft_sampled(
+                batch.input_ids,
+                batch.positions,
+                batch.logits_indices,
+                batch.expanded_idx_mapping,
+                batch.expanded_local_pos,
+                self.sampler.req_states.prefill_len.gpu,
+            )
+        return batch.input_ids, batch.positions
+
+    def output(
+        self,
+        batch: Any,
+        rows: int,
+        tokens: torch.Tensor,
+        taken: torch.Tensor,
+        scores: LogprobsTensors | None = None,
+    ) -> SamplerOutput:
+        """What vLLM goes on with, of the tokens of each request and their numbers."""
+        requests = batch.num_reqs
         if rows == requests * self.columns and not batch.has_prefill:
             rejected = self.all_columns[requests] - taken
         else:
@@ -395,7 +425,7 @@ class RejectionSampler(vllm_rejection.RejectionSampler):
                 batch.seq_lens,
                 batch.cu_num_logits,
                 batch.idx_mapping,
-                sampler.req_states.prefill_len.gpu,
+                self.sampler.req_states.prefill_len.gpu,
             )
         return SamplerOutput(
             sampled_token_ids=tokens,

@@ -75,6 +75,8 @@ def test_check():
     with pytest.raises(spec_ops.ArgumentError, match="no part 'rejector', expected all or some of"):
         engines.replacements("vllm", "0.33.0", ["rejector"])
     assert {one.part for one in engines.replacements("vllm", "0.33.0", ["align"])} == {"align"}
+    parts = {one.part for one in engines.replacements("vllm", "0.33.0", ["sharded"])}
+    assert parts == {"sharded", "sampler"}
     everything = {one.part for one in engines.replacements("vllm", "0.33.0", ["all"])}
     assert {"sampler", "suffix-drafter"} <= everything and not everything & {"drafter", "filters"}
 
@@ -83,9 +85,12 @@ def test_check_of_sources(tmp_path):
     """A name that moved is said with the old and the new module, and fails the check."""
     modules = {}
     for one in engines.replacements("vllm", "0.33.0"):
-        module, _, name = one.target.rpartition(".")
-        kind = "class" if name[0].isupper() else "def"
-        modules.setdefault(module, []).append(f"{kind} {name}():\n    pass\n")
+        module, inside = engines.split(one.target)
+        kind, _, name = inside.rpartition(".")
+        text = f"{'class' if name[0].isupper() else 'def'} {name}():\n    pass\n"
+        if kind:
+            text = f"class {kind}:\n{textwrap.indent(text, '    ')}"
+        modules.setdefault(module, []).append(text)
     for module, text in modules.items():
         file = tmp_path.joinpath(*module.split("."))
         is_package = any(other.startswith(f"{module}.") for other in modules)
@@ -108,6 +113,11 @@ def test_check_of_sources(tmp_path):
     old.with_name("noise.py").unlink()
     assert engines.check("vllm==0.33", tmp_path, said.append) == 1
     assert said[-1] == "gone: vllm.v1.worker.gpu.sample.gumbel.gumbel_sample"
+    # A method is looked for in its class.
+    file = tmp_path / "vllm/v1/worker/gpu/model_runner.py"
+    file.write_text(file.read_text().replace("GPUModelRunner", "Runner"))
+    assert engines.check("vllm==0.33", tmp_path, said.append) == 1
+    assert said[-1] == "gone: vllm.v1.worker.gpu.model_runner.GPUModelRunner.sample"
 
 
 def signature(file, name):
@@ -166,6 +176,13 @@ def test_versions_of_vllm(version):
     for one in engines.replacements("vllm", version):
         name = one.target.rpartition(".")[2]
         if name == "init_speculator":
+            continue
+        module, inside = engines.split(one.target)
+        if "." in inside:
+            kind, method = inside.split(".")
+            theirs = methods(root.joinpath(*module.split(".")).with_suffix(".py"), kind)[method]
+            file = PACKAGE.joinpath(*one.by.split(".")[:-1]).with_suffix(".py")
+            assert signature(file, method) == theirs, (version, one.target)
             continue
         if not name[0].isupper():
             file, name = source(root, one.target)

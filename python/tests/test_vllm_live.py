@@ -197,6 +197,68 @@ def test_the_first_runner(served, parts):
     assert all(len(text) == 16 for text in ours["sampled"]["tokens"])
 
 
+FREE, CUT = {"temperature": 1.0}, {"temperature": 0.9, "top_k": 20}
+#: By the way that the ranks draw: what 16 requests ask for.
+BY_WAY = {
+    "winners": [[FREE, {}, FREE | {"min_p": 0.05}, {"temperature": 0.6}] * 4, [{}] * 16],
+    "candidates": [[CUT, CUT | {"top_p": 0.8}, {}, CUT | {"top_k": 64}] * 4, [CUT]],
+    "whole rows": [
+        [FREE | {"top_p": 0.9}] * 16,
+        [CUT, FREE] * 8,
+        [CUT | {"top_k": 65}] * 16,
+        [CUT | {"min_p": 0.05}] * 16,
+        [FREE | {"logprobs": 2}] * 16,
+        [FREE | PENALTIES] * 16,
+        [FREE | {"regex": "(t[0-9] ){12}"}] * 16,
+        [FREE] * 15,
+    ],
+}
+#: Why whole rows are needed, in the order of the batches.
+REASONS = [
+    "a request has top_p without top_k",
+    "a request has a top_k above 64, or none beside one that has",
+    "a request has min_p, and one has top_k",
+    "a request asks for log-probabilities",
+    "a request has penalties or other processors",
+    "a request has a grammar",
+]
+
+
+def drawn_by_ranks(served, ways, **wanted):
+    """An engine of two ranks that draws from columns, whose texts are those of ranks that gather."""
+    batches = [
+        {"name": f"{way} {number}", "requests": requests, "tokens": 6}
+        for way, several in ways.items()
+        for number, requests in enumerate(several)
+    ]
+    theirs = served(runner=2, ranks=2, parts="sampler", batches=batches, **wanted)
+    ours = served(runner=2, ranks=2, parts="sharded", batches=batches, **wanted)
+    same(ours, theirs, batches)
+    before = {}
+    for batch in batches:
+        (drawn, other), way = ours[batch["name"]]["drawn"], batch["name"].rpartition(" ")[0]
+        assert drawn == other and theirs[batch["name"]]["drawn"] == [None, None]
+        used = {name for name, count in drawn.items() if count > before.get(name, 0)}
+        assert used == {way} - {"whole rows"}, batch
+        before = drawn
+    return ours
+
+
+def test_ranks_draw_without_gathering_logits(served):
+    """What is drawn from columns, and what needs whole rows, which the log says once."""
+    log = drawn_by_ranks(served, BY_WAY)["log"]
+    for reason in REASONS:
+        assert log.count(f"gathers the logits of steps where {reason}") == 1, reason
+
+
+def test_ranks_verify_drafts_without_gathering_logits(served):
+    """With drafts, four requests have rows enough."""
+    few = [{"temperature": 0.05}] * 4
+    ways = {"winners": [[FREE, {}] * 8, few], "candidates": [[CUT, {}] * 8]}
+    ours = drawn_by_ranks(served, ways, **DRAFTS)
+    assert sum(ours[f"winners {number}"]["drafts"][1] for number in (0, 1)) > 0
+
+
 @pytest.mark.parametrize("next_n", [1, 2])
 def test_top_k_of_sparse_attention(next_n):
     """vLLM's class, whose backend "torch" is the reference of its own kernels."""

@@ -109,8 +109,9 @@ def torch():
     from spec_ops._contract import OPERATORS
 
     text = HEAD.format("The operators as operators of torch")
+    text += "from ._torch_finishers import sample_once as sample_once\n"
     text += "from ._torch_shards import sample_sharded as sample_sharded\n"
-    text += listed([*OPERATORS, "sample_sharded"])
+    text += listed([*OPERATORS, "sample_once", "sample_sharded"])
     for name, contract in OPERATORS.items():
         by_position, by_name = _signatures.arrays(contract, numbers=False)
         options = _signatures.options(contract) + _signatures.extents(contract)

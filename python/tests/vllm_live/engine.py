@@ -20,6 +20,12 @@ WANTED = json.loads(sys.argv[1])
 os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if WANTED["runner"] == 2 else "0"
 os.environ["SPEC_OPS_VLLM"] = WANTED.get("parts", "")
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+if WANTED.get("ranks"):
+    # A question to all ranks is a function, which is pickled.
+    os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
+    # vLLM compiles its embedding of a rank's tokens, for which torch asks Triton for more than
+    # `sitecustomize.py` has.
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
 for name in ("VLLM_NO_USAGE_STATS", "DO_NOT_TRACK", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
     os.environ[name] = "1"
 
@@ -68,8 +74,16 @@ def scores(positions):
     ]
 
 
+def drawn(worker):
+    """How many steps a rank drew from its columns, by way; None where it has no columns."""
+    shards = getattr(worker.model_runner, "spec_ops_shards", None)
+    return shards and dict(shards.drawn)
+
+
 def served(core):
     """The classes that sample, verify and draft."""
+    if WANTED.get("ranks"):
+        return {}
     runner = core.model_executor.driver_worker
     runner = getattr(runner, "worker", runner).model_runner
     parts = ("sampler", "rejection_sampler", "speculator", "drafter")
@@ -99,6 +113,7 @@ def main():
         seed=0,
         enable_prefix_caching=False,
         disable_log_stats=False,
+        tensor_parallel_size=WANTED.get("ranks", 1),
         **options,
     )
     print(json.dumps(served(llm.llm_engine.engine_core.engine_core)), flush=True)
@@ -129,6 +144,8 @@ def main():
             *line["drafts"], line["preempted"] = [
                 now - then for now, then in zip(counted(llm), before)
             ]
+        if WANTED.get("ranks"):
+            line["drawn"] = llm.collective_rpc(drawn)
         print(json.dumps(line), flush=True)
 
 
