@@ -23,6 +23,14 @@ const CANDIDATES: usize = 64;
 /// The most drafts behind each node of a tree.
 const WIDTH: usize = 2;
 
+/// The trust in a request's drafts before any was verified.
+const FIRST_TRUST: f32 = 0.5;
+/// By how much trust grows in a step without drafts, so that a request whose drafts were rejected has
+/// another one some time later, when its text may repeat. With a row that costs r of a run, a request
+/// has no drafts below trust r. A rejected draft takes a quarter of r, which is back after 128 r steps:
+/// text that repeats nothing loses 1 of 128 parts of its time.
+const GROWTH: f32 = 1.0 / 512.0;
+
 /// How requests share the budget of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
@@ -47,6 +55,9 @@ pub struct Batch {
     pub sharing: Sharing,
     /// The largest number of drafts in a step, of all requests together; 0 for none.
     pub budget: usize,
+    /// The cost of an additional row, as a share of the time of a run with one row:
+    /// [`crate::bench::cost_of_a_row`]. Drafts that are accepted less often than that are not verified.
+    pub row: f32,
 }
 
 /// The result of a call of [`decode`].
@@ -84,7 +95,11 @@ struct Operators {
 impl Operators {
     /// For `batch` requests with texts of up to `most` tokens and up to `n` drafts each, in `rows`
     /// rows.
-    fn new(handle: &Handle, [batch, most, n, rows, vocab]: [usize; 5]) -> Result<Self> {
+    fn new(
+        handle: &Handle,
+        [batch, most, n, rows, vocab]: [usize; 5],
+        min_survival: f32,
+    ) -> Result<Self> {
         let ints = |len| TensorDesc::new(DType::I32, [len]);
         let table = |columns| TensorDesc::new(DType::I32, [batch, columns]);
         let floats = |len| TensorDesc::new(DType::F32, [len]);
@@ -97,7 +112,7 @@ impl Operators {
             .parents(table(CANDIDATES))
             .shares(shares)
             .flags(flags);
-        let tree = DraftTree::new().cumulative(true);
+        let tree = DraftTree::new().cumulative(true).min_survival(min_survival);
         let mut tree_tensors = tree
             .tensors(DType::I32, batch, CANDIDATES, n)
             .parents(table(CANDIDATES))
@@ -206,16 +221,17 @@ impl<'a> State<'a> {
             model.read_prompt(before)?;
         }
         let lengths: Vec<i32> = prompts.iter().map(|prompt| prompt.len() as i32).collect();
+        let trust = if options.sharing == Sharing::Trusted { FIRST_TRUST } else { 1.0 };
         Ok(State {
             models,
-            operators: Operators::new(handle, [batch, most, n, rows, vocab])?,
+            operators: Operators::new(handle, [batch, most, n, rows, vocab], options.row)?,
             tokens,
             max_lengths: lengths.iter().map(|length| length + options.tokens as i32).collect(),
             lengths,
             last_tokens,
             finished: vec![0; batch],
             stop_tokens: vec![options.stop.map_or(-1, |stop| stop as i32); batch],
-            trust: vec![1.0; batch],
+            trust: vec![trust; batch],
             candidates: vec![0; batch * CANDIDATES],
             counts: vec![0; batch],
             parents: vec![0; batch * CANDIDATES],
@@ -360,11 +376,14 @@ impl<'a> State<'a> {
     /// k + 1 drafts. A step without drafts says nothing of them.
     fn learn(&mut self) {
         let steps = self.appended.iter().zip(&self.num_drafts);
-        for (trust, (appended, _)) in
-            self.trust.iter_mut().zip(steps).filter(|(_, (_, drafts))| **drafts > 0)
-        {
-            let kept = (appended - 1).max(0) as f32;
-            *trust = 0.75 * *trust + 0.25 * kept / (kept + 1.0);
+        for (trust, (appended, drafts)) in self.trust.iter_mut().zip(steps) {
+            *trust = match drafts {
+                0 => (*trust + GROWTH).min(1.0),
+                _ => {
+                    let kept = (appended - 1).max(0) as f32;
+                    0.75 * *trust + 0.25 * kept / (kept + 1.0)
+                }
+            };
         }
     }
 }

@@ -146,7 +146,9 @@ pub fn batch(options: &Model, tokens: usize, budgets: &[usize], temperature: f32
         stop = text.end;
     }
     let sampling = Sampling { temperature, ..Sampling::GREEDY };
-    let plain = Batch { tokens, stop, sampling, sharing: Sharing::Shared, budget: 0 };
+    // As many rows as the block product takes at once.
+    let row = bench::cost_of_a_row(&mut models[0], 7)? as f32;
+    let plain = Batch { tokens, stop, sampling, sharing: Sharing::Shared, budget: 0, row };
     let without = batch::decode(&handle, &mut models, &prompts, &plain)?;
     let mut all = Vec::new();
     let mut show = |sharing: &str, budget: usize, run: &batch::Decoded| {
@@ -175,6 +177,7 @@ pub fn batch(options: &Model, tokens: usize, budgets: &[usize], temperature: f32
         }
     };
     if !options.json {
+        println!("an additional row costs {row:.2} of a run");
         println!("sharing  budget  steps  tokens/run  drafted  tokens/s  faster  by CPU time");
     }
     show("none", 0, &without);

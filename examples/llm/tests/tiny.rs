@@ -450,7 +450,7 @@ fn a_budget_leaves_the_texts_of_a_batch() {
             let mut steps = Vec::new();
             for sharing in [Sharing::Equal, Sharing::Shared, Sharing::Trusted] {
                 for budget in [0, 6, 24] {
-                    let options = Batch { tokens: 160, stop, sampling, sharing, budget };
+                    let options = Batch { tokens: 160, stop, sampling, sharing, budget, row: 0.1 };
                     let found = batch::decode(&handle, &mut models, &prompts, &options).unwrap();
                     assert_eq!(found.answers, expected, "{sharing:?}, {budget}");
                     assert_eq!(found.drafted > 0, budget > 0, "{sharing:?}, {budget}");
