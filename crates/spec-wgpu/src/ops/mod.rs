@@ -65,6 +65,8 @@
 mod indexer_topk_blocks;
 mod moe_align_layout;
 mod ngram;
+#[cfg(test)]
+mod routes;
 mod shared;
 mod unique_inverse;
 
