@@ -1,6 +1,7 @@
-//! `cargo xtask params`: writes the headers with the launch parameters of the kernels. Only the
-//! tests of the backends know the parameter structs. The tests compare the headers with the
-//! structs; if an environment variable is set, the tests write the headers first.
+//! `cargo xtask params`: writes the headers with the launch parameters of the kernels and with the
+//! constants that host and device both need. Only the tests of the backends know the structs and
+//! constants. The tests compare the headers with them; if an environment variable is set, the tests
+//! write the headers first.
 
 use std::fs;
 use std::path::Path;

@@ -1,26 +1,30 @@
-//! The device's side of [`spec_core::launch_params`]: writes each parameter struct in CUDA C++ or
-//! WGSL, and checks that the files of a backend have this text.
+//! The device's side of [`spec_core::launch_params`]: writes each parameter struct and constant in
+//! CUDA C++ or WGSL, and checks that the files of a backend have this text.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-use spec_core::launch_params::Description;
+use spec_core::launch_params::{ConstantDescription, Description, Value};
 
 /// If this environment variable is set, [`check`] writes the files before it compares them.
 const WRITE: &str = "SPEC_WRITE_PARAMS";
 
+/// The first line of each file.
+const FIRST_LINE: &str =
+    "// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.\n";
+
 /// The largest width of a comment, in characters.
 const WIDTH: usize = 100;
 
-/// A file of parameter structs.
+/// A file of parameter structs and constants.
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
-    /// Name of the file, and of the Rust file under `src/ops/` that defines the structs.
+    /// Name of the file.
     pub name: &'static str,
     /// Names of files to include, which define the types of fields that are neither numbers nor
     /// pointers.
     pub includes: &'static [&'static str],
-    /// The structs, in the order in which the device needs them.
+    /// The structs with their constants, in the order in which the device needs them.
     pub structs: &'static [Description],
 }
 
@@ -69,7 +73,7 @@ pub fn check(folder: &str, language: Language, headers: &[Header]) -> Result<(),
         return Ok(());
     }
     Err(format!(
-        "{} in {} differ from the parameter structs in Rust; run `cargo xtask params`, then \
+        "{} in {} differ from the structs and constants in Rust; run `cargo xtask params`, then \
          compare the diff with the kernels",
         names.join(", "),
         folder.display()
@@ -84,12 +88,9 @@ impl Language {
     /// The text of a file.
     ///
     /// # Panics
-    /// Where a struct cannot be written in WGSL, which has numbers of 32 bits only.
+    /// Where a struct or a constant cannot be written in WGSL, which has numbers of 32 bits only.
     pub fn text(self, header: &Header) -> String {
-        let mut text = format!(
-            "// Written by `cargo xtask params` from src/ops/{}.rs, which a test compares with it.\n",
-            header.name
-        );
+        let mut text = FIRST_LINE.to_owned();
         let w = &mut text;
         if self == Language::Cuda {
             line(w, "#pragma once\n");
@@ -102,6 +103,16 @@ impl Language {
             }
         }
         for description in header.structs {
+            if !description.constants.is_empty() {
+                line(w, "");
+            }
+            for constant in description.constants {
+                comment(w, "", constant.doc);
+                line(w, &self.constant(constant));
+            }
+            if description.fields.is_empty() {
+                continue;
+            }
             line(w, "");
             match self {
                 Language::Cuda => cuda_struct(w, description),
@@ -109,6 +120,26 @@ impl Language {
             }
         }
         text
+    }
+
+    /// The declaration of a constant. In CUDA C++ an integer is an enumerator, because NVRTC writes a
+    /// `constexpr` variable into each image, where its symbol takes about 60 bytes of the archive.
+    fn constant(self, constant: &ConstantDescription) -> String {
+        let name = constant.name;
+        // `{:?}` of an f32 is the shortest decimal number that reads as the same f32.
+        match (self, constant.value) {
+            (Language::Cuda, Value::U32(value)) => format!("enum : u32 {{ {name} = {value}u }};"),
+            (Language::Cuda, Value::U64(value)) => format!("enum : u64 {{ {name} = {value}ull }};"),
+            (Language::Cuda, Value::I32(value)) => format!("enum : i32 {{ {name} = {value} }};"),
+            (Language::Cuda, Value::F32(value)) => format!("constexpr float {name} = {value:?}f;"),
+            (Language::Wgsl, Value::U32(value)) => format!("const {name} = {value}u;"),
+            (Language::Wgsl, Value::U64(value)) => {
+                assert!(u32::try_from(value).is_ok(), "{name} has more than 32 bits");
+                format!("const {name} = {value}u;")
+            }
+            (Language::Wgsl, Value::I32(value)) => format!("const {name} = {value}i;"),
+            (Language::Wgsl, Value::F32(value)) => format!("const {name} = {value:?}f;"),
+        }
     }
 }
 
@@ -206,6 +237,12 @@ mod tests {
             share: f32,
             count: u32,
         }
+
+        /// Threads of a block.
+        const THREADS: usize = 1 << 9;
+        const LAST: u64 = u64::MAX;
+        const NOT_THERE: i32 = -1;
+        const SMALLEST: f32 = f32::MIN_POSITIVE;
     }
 
     spec_core::launch_params! {
@@ -217,6 +254,16 @@ mod tests {
         }
     }
 
+    mod shared {
+        spec_core::launch_params! {
+            /// Bytes of a row.
+            pub(super) const BYTES: u64 = 1 << 31;
+            const LEAST: i32 = i32::MIN;
+            const HALF: f32 = 0.5;
+            const HAS_ROWS: u32 = 1;
+        }
+    }
+
     const HEADER: Header =
         Header { name: "double", includes: &["common.cuh"], structs: &[Params::DESCRIPTION] };
 
@@ -224,10 +271,16 @@ mod tests {
     fn a_struct_becomes_a_header() {
         assert_eq!(
             Language::Cuda.text(&HEADER),
-            r#"// Written by `cargo xtask params` from src/ops/double.rs, which a test compares with it.
+            r#"// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 #pragma once
 
 #include "common.cuh"
+
+// Threads of a block.
+enum : u32 { THREADS = 512u };
+enum : u64 { LAST = 18446744073709551615ull };
+enum : i32 { NOT_THERE = -1 };
+constexpr float SMALLEST = 1.1754944e-38f;
 
 // What `double` takes. The words of this comment are more than one line of a hundred characters
 // has.
@@ -260,6 +313,31 @@ static_assert(SPEC_OFFSET(Params<float>, count) == 28);
                         each region is: see `bound`.\n    at: At,\n    // Rows.\n    rows: u32,\n    \
                         share: f32,\n}\n";
         assert_eq!(text.replace("Words", "Params"), expected);
+    }
+
+    #[test]
+    fn constants_need_no_struct() {
+        assert_eq!((THREADS, LAST, NOT_THERE, SMALLEST), (512, u64::MAX, -1, f32::MIN_POSITIVE));
+        assert_eq!(shared::BYTES, 1 << 31);
+        let header = Header { includes: &[], structs: &[shared::CONSTANTS], ..HEADER };
+        let text = Language::Wgsl.text(&header);
+        let (_, text) = text.split_once("\n\n").unwrap();
+        let expected = "// Bytes of a row.\nconst BYTES = 2147483648u;\nconst LEAST = -2147483648i;\n\
+                        const HALF = 0.5f;\nconst HAS_ROWS = 1u;\n";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn constants_that_change_are_seen() {
+        let constants = |value| -> Header {
+            let mut constants = Params::DESCRIPTION.constants.to_vec();
+            constants[0].value = Value::of_usize(value);
+            let constants = Box::leak(constants.into_boxed_slice());
+            let description = Description { constants, ..Params::DESCRIPTION };
+            Header { structs: Box::leak(Box::new([description])), ..HEADER }
+        };
+        assert_eq!(Language::Cuda.text(&constants(512)), Language::Cuda.text(&HEADER));
+        assert_ne!(Language::Cuda.text(&constants(513)), Language::Cuda.text(&HEADER));
     }
 
     #[test]

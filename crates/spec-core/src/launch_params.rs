@@ -1,15 +1,18 @@
-//! A launch's parameters, written once for the host and for the device.
+//! A launch's parameters, and the constants that host and device both need, written once.
 //!
 //! [`launch_params!`](crate::launch_params!) defines the struct that a backend fills for a kernel,
-//! and with it a [`Description`]: the name, type, meaning and offset of each field. From the
-//! description come the structs of the kernels (CUDA C++) and shaders (WGSL), as files in the
+//! and with it a [`Description`]: the name, type, meaning and offset of each field. Constants may
+//! follow the struct: sizes of blocks, layouts of a workspace, bits of a field. From the description
+//! come the structs and constants of the kernels (CUDA C++) and shaders (WGSL), as files in the
 //! repository: `cargo xtask params` writes the files, and a test of each backend compares them with
-//! the descriptions. So if two fields are swapped on one side alone, a test fails, also on a
-//! machine without a GPU.
+//! the descriptions. So if two fields are swapped or a constant is changed on one side alone, a test
+//! fails, also on a machine without a GPU.
 
-/// The parameter struct of a kernel, as the device must declare it.
+/// The parameter struct of a kernel and its constants, as the device must declare them.
 #[derive(Clone, Copy, Debug)]
 pub struct Description {
+    /// The constants, which the device declares before the struct.
+    pub constants: &'static [ConstantDescription],
     /// Name of the struct, the same on host and device.
     pub name: &'static str,
     /// The type parameter of the device's struct, if it is a template. The host's struct has none.
@@ -18,8 +21,44 @@ pub struct Description {
     pub doc: &'static [&'static str],
     /// Size of the struct in bytes.
     pub size: usize,
-    /// The fields, in the order of their offsets.
+    /// The fields, in the order of their offsets. Empty if there are only constants: then the device
+    /// declares no struct.
     pub fields: &'static [FieldDescription],
+}
+
+/// A constant that host and device both need.
+#[derive(Clone, Copy, Debug)]
+pub struct ConstantDescription {
+    /// Name of the constant, the same on host and device.
+    pub name: &'static str,
+    /// The constant's doc comment, a line each.
+    pub doc: &'static [&'static str],
+    /// The value, and with it the type on the device.
+    pub value: Value,
+}
+
+/// The value of a constant, in the type that the device gives it.
+#[derive(Clone, Copy, Debug)]
+pub enum Value {
+    /// A `u32`; also a `usize` of the host.
+    U32(u32),
+    /// A `u64`. WGSL has no such type and gets a `u32`.
+    U64(u64),
+    /// An `i32`.
+    I32(i32),
+    /// An `f32`.
+    F32(f32),
+}
+
+impl Value {
+    /// The value of a `usize`, which is a `u32` on the device.
+    ///
+    /// # Panics
+    /// If the value does not fit 32 bits, which stops the compiler where the value is a constant's.
+    pub const fn of_usize(value: usize) -> Self {
+        assert!(value <= u32::MAX as usize, "a constant of a device has 32 bits");
+        Value::U32(value as u32)
+    }
 }
 
 /// A field of a parameter struct.
@@ -80,11 +119,15 @@ impl<F: Field, const N: usize> Field for [F; N] {
     const PARTS: &'static [Part] = F::PARTS;
 }
 
-/// Defines the parameter struct of a kernel and describes it to the device.
+/// Defines the parameter struct of a kernel and constants, and describes them to the device.
 ///
 /// A field is `name: type`, where the device's type has the same name, or `name: type as "device
 /// type"`, such as a `u64` that the device reads as a pointer. `struct Params<T>` is a template on
 /// the device. Traits to derive in addition to `Clone` and `Copy` follow the name.
+///
+/// Constants follow the struct. They are ordinary constants of the module, of type `u32`, `usize`,
+/// `u64`, `i32` or `f32`; a `usize` is a `u32` on the device. A call without a struct describes its
+/// constants as `CONSTANTS` instead of `Params::DESCRIPTION`.
 ///
 /// ```
 /// use spec_core::launch_params;
@@ -95,12 +138,18 @@ impl<F: Field, const N: usize> Field for [F; N] {
 ///         numbers: u64 as "float*",
 ///         /// How many numbers there are.
 ///         count: u32,
-///         /// 1 where a number may be negative, else 0.
-///         is_signed: u32,
+///         /// Bits of the arguments that the caller gave.
+///         has: u32,
 ///     }
+///
+///     /// Threads of a block.
+///     const THREADS: u32 = 256;
+///     const HAS_LIMITS: u32 = 1;
 /// }
 /// let fields = Params::DESCRIPTION.fields;
-/// assert_eq!((fields[0].device, fields[2].name, fields[2].offset), ("float*", "is_signed", 12));
+/// assert_eq!((fields[0].device, fields[2].name, fields[2].offset), ("float*", "has", 12));
+/// assert_eq!(Params::DESCRIPTION.constants[0].name, "THREADS");
+/// assert_eq!((THREADS, HAS_LIMITS), (256, 1));
 /// ```
 #[macro_export]
 macro_rules! launch_params {
@@ -112,6 +161,10 @@ macro_rules! launch_params {
                 $field_vis:vis $field:ident: $type:ty $(as $device:literal)?
             ),+ $(,)?
         }
+        $(
+            $(#[doc = $constant_doc:literal])*
+            $constant_vis:vis const $constant:ident: $constant_type:ident = $value:expr;
+        )*
     ) => {
         $(#[doc = $doc])*
         #[repr(C)]
@@ -124,10 +177,15 @@ macro_rules! launch_params {
         }
 
         impl $name {
-            /// The struct that the device must declare.
+            /// The constants and the struct that the device must declare.
             #[allow(dead_code)] // Only tests ask.
             pub const DESCRIPTION: $crate::launch_params::Description =
                 $crate::launch_params::Description {
+                    constants: &[$(
+                        $crate::launch_params!(
+                            @constant $constant: $constant_type, $($constant_doc),*
+                        )
+                    ),*],
                     name: stringify!($name),
                     template: $crate::launch_params!(@last None $(, Some(stringify!($template)))?),
                     doc: &[$($doc),*],
@@ -147,7 +205,49 @@ macro_rules! launch_params {
                     ),+],
                 };
         }
+
+        $(
+            $(#[doc = $constant_doc])*
+            $constant_vis const $constant: $constant_type = $value;
+        )*
     };
+    (
+        $(
+            $(#[doc = $doc:literal])*
+            $vis:vis const $constant:ident: $type:ident = $value:expr;
+        )+
+    ) => {
+        $(
+            $(#[doc = $doc])*
+            $vis const $constant: $type = $value;
+        )+
+
+        /// The constants that the device must declare.
+        #[allow(dead_code)] // Only tests ask.
+        pub(crate) const CONSTANTS: $crate::launch_params::Description =
+            $crate::launch_params::Description {
+                constants: &[$(
+                    $crate::launch_params!(@constant $constant: $type, $($doc),*)
+                ),+],
+                name: "",
+                template: None,
+                doc: &[],
+                size: 0,
+                fields: &[],
+            };
+    };
+    (@constant $constant:ident: $type:ident, $($doc:literal),*) => {
+        $crate::launch_params::ConstantDescription {
+            name: stringify!($constant),
+            doc: &[$($doc),*],
+            value: $crate::launch_params!(@value $type $constant),
+        }
+    };
+    (@value u32 $constant:ident) => { $crate::launch_params::Value::U32($constant) };
+    (@value usize $constant:ident) => { $crate::launch_params::Value::of_usize($constant) };
+    (@value u64 $constant:ident) => { $crate::launch_params::Value::U64($constant) };
+    (@value i32 $constant:ident) => { $crate::launch_params::Value::I32($constant) };
+    (@value f32 $constant:ident) => { $crate::launch_params::Value::F32($constant) };
     (@last $only:expr) => { $only };
     (@last $first:expr, $last:expr) => { $last };
 }

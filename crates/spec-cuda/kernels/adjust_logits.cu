@@ -22,11 +22,8 @@
 #include "adjust_logits_bitmap_rank.cuh"
 #include "adjust_logits_think.cuh"
 
-constexpr u32 DIRECT_THREADS = 1024;
-constexpr u32 RANKED_THREADS = 512;
 // Blocks of `ranked` on a multiprocessor: while one waits for memory, the other counts.
 constexpr u32 RANKED_BLOCKS = 2;
-constexpr u32 THINK_THREADS = 1024;
 
 // Loads what a block needs to know of its row, calls `Class::clear`, then then(text, piece, logits),
 // which returns flags.

@@ -22,8 +22,6 @@
 
 namespace ranked {
 
-// Words of a group.
-constexpr u32 GROUP = 4;
 // Logits that a thread has in flight.
 constexpr u32 LOGITS_AHEAD = 4;
 
@@ -32,6 +30,7 @@ constexpr u32 LOGITS_AHEAD = 4;
 constexpr u32 IN_PROMPT = 1u << 31;
 constexpr u32 REPEATED_BIAS = 1u << 30;
 constexpr u32 COUNT = REPEATED_BIAS - 1;
+static_assert(MAX_TOKENS <= COUNT);
 
 // The tokens of one class of a row.
 template <bool WITH_DRY>

@@ -30,6 +30,7 @@ constexpr u32 BIASED = 2;
 constexpr u32 REPEATED_BIAS = 4;
 constexpr u32 COUNT_SHIFT = 3;
 constexpr u32 GENERATED = 1u << COUNT_SHIFT;
+static_assert(MAX_TOKENS <= ~0u / GENERATED + 1);
 // The largest count of an entry of 16 bits.
 constexpr u32 NARROW_COUNT = 0xFFFFu >> COUNT_SHIFT;
 
@@ -39,6 +40,7 @@ struct Class : Words {
     static constexpr bool DRY = WITH_DRY;
     // Words of shared memory for 32 tokens: entries of 16 bits, a word of bits, and bytes.
     static constexpr u32 WORDS = 16 + 1 + (DRY ? 8 : 0);
+    static_assert(4 * WORDS == (DRY ? DIRECT_DRY_WORD : DIRECT_WORD));
 
     u32* entries;
     u32* forbidden;

@@ -7,8 +7,6 @@
 
 #include "adjust_logits_row.cuh"
 
-// The largest number of tokens of a sequence.
-constexpr u32 MAX_MATCH = 64;
 static_assert(MAX_MATCH <= TAIL);
 // Bits of the filter of breakers.
 constexpr u32 FILTER_BITS = 4096;

@@ -5,12 +5,6 @@
 
 // The number of tokens at the end of a text that are kept in shared memory.
 constexpr u32 TAIL = 256;
-// The number of text tokens, and of logits, that a thread has in flight.
-constexpr u32 AHEAD = 4;
-
-// The types of logits, as the host numbers them.
-constexpr u32 F32 = 0;
-constexpr u32 BF16 = 2;
 
 // The dynamic shared memory of a block.
 extern __shared__ uint4 shared_words[];

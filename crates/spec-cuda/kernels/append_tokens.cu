@@ -13,14 +13,8 @@
 // kernel takes 0.8 us.
 #include "params/append_tokens.cuh"
 
-constexpr u32 THREADS = 256;
 constexpr u32 LANES = 32;
 constexpr u32 ALL = 0xFFFFFFFFu;
-
-// Values of `finished`: the request goes on, met a stop token, or reached its length limit.
-constexpr i32 RUNNING = 0;
-constexpr i32 STOPPED = 1;
-constexpr i32 AT_LENGTH = 2;
 
 INLINE bool is_stop(const Params& p, u64 request, i64 token) {
     bool found = false;

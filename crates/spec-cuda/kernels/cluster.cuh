@@ -2,11 +2,7 @@
 // block that was launched without a cluster counts as a cluster of one block.
 #pragma once
 
-#include "common.cuh"
-
-// The largest number of blocks in a cluster. More than 8 blocks are not portable: only some devices
-// run them, and only kernels that ask for them.
-constexpr u32 MAX_CLUSTER = 16;
+#include "params/shared.cuh"
 
 struct Cluster {
     // The number of blocks, and the number of this block among them.

@@ -5,7 +5,6 @@
 
 #include "params/deduplicate_topk.cuh"
 
-constexpr u32 THREADS = 1024;
 constexpr u32 WARPS = THREADS / WARP;
 // SMALL: the span of values that fits the bitmap. SMALLER: the span that fits the first half of the
 // bitmap, which has four words for each thread.
@@ -31,8 +30,6 @@ constexpr u32 LOG_MIN_WORDS = 10;
 constexpr u32 LOG_PART = 20;
 constexpr u32 PARTS = 1u << (31 - LOG_PART);
 static_assert(PARTS == 2 * THREADS);
-// The size of shared memory before the staging area. The host has the same number, as `LOG_WORDS`.
-constexpr u32 BIT_WORDS = 1u << 14;
 static_assert(SMALL_WORDS + PRESENCE_WORDS + COUNTER_WORDS + PARTS <= BIT_WORDS);
 // Stands for an output length for which no -1 is written.
 constexpr u32 ALL_WRITTEN = 0xFFFFFFFFu;

@@ -9,12 +9,8 @@
 
 #include "params/draft_tree.cuh"
 
-constexpr u32 MAX_THREADS = 512;
-constexpr u32 MAX_DRAFTS = 256;
-constexpr u32 MAX_CANDIDATES = 4096;
 constexpr u32 MAX_WARPS = MAX_THREADS / WARP;
-// The bits of 2^-100, and of 1.
-constexpr u32 MIN_SURVIVAL = 27u << 23;
+// The bits of 1.0.
 constexpr u32 ONE = 0x3F800000u;
 constexpr u32 MAX_DEPTH = 511;
 // The depth of a candidate whose parent has not been found. Its survival is then its share.

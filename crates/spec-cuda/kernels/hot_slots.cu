@@ -30,13 +30,9 @@
 // two chained loads of global memory (request, then slots), 8 barriers, and instructions: with 32
 // warps, one more for each warp takes 8 cycles.
 #include "hot_slots_sets.cuh"
-#include "params/hot_slots.cuh"
 
 // Values that a thread loads before it uses the first of them.
 constexpr u32 AHEAD = 4;
-// Bits of a digit of an age, and the number of bins.
-constexpr u32 LOG_BINS = 11;
-constexpr u32 BINS = 1u << LOG_BINS;
 static_assert(BINS == 2 * THREADS);
 // Ages below 2^LOG_EXACT have a bin each, others one for each value of their LOG_SHARED + 1 highest
 // bits. Bins descend with age; bin 0 has empty slots.

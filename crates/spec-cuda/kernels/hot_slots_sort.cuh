@@ -3,9 +3,8 @@
 // has room for the next power of two. All functions end with a barrier.
 #pragma once
 
-#include "common.cuh"
+#include "params/hot_slots.cuh"
 
-constexpr u32 THREADS = 1024;
 constexpr u32 WARPS = THREADS / WARP;
 // The largest number of entries that are sorted by counting, with LANES threads for each.
 constexpr u32 FEW = 256;

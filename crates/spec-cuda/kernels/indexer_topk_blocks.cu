@@ -17,7 +17,6 @@
 // covered score once, and writes 8 bytes for it.
 #include "params/indexer_topk_blocks.cuh"
 
-constexpr u32 THREADS = 256;
 constexpr u32 WARPS = THREADS / WARP;
 // The first position that an i32 does not hold.
 constexpr u32 END_OF_POSITIONS = 1u << 31;
@@ -65,8 +64,7 @@ INLINE void ranges(const Blocks<float>& p) {
 
 // ---- pool ----------------------------------------------------------------------
 
-// Vectors of each lane, and the scores that a warp reads: a multiple of the largest pool.
-constexpr u32 VECTORS = 8;
+// The scores that a warp reads: a multiple of the largest pool.
 template <typename T>
 constexpr u32 SPAN = VECTORS * WARP * Pack<T>::N;
 static_assert(SPAN<float> == 1024 && SPAN<f16> == 2048);
@@ -248,11 +246,8 @@ INLINE void compact(const Blocks<T>& p) {
 
 // ---- few scores ------------------------------------------------------------------
 
-constexpr u32 FEW_THREADS = 128;
-// Scores of each thread, and of a row; scores that may be chosen.
-constexpr u32 FEW_ITEMS = 16;
-constexpr u32 FEW_COLS = FEW_THREADS * FEW_ITEMS;
-constexpr u32 FEW_ROOM = 32;
+// Scores of each thread.
+constexpr u32 FEW_ITEMS = FEW_COLS / FEW_THREADS;
 constexpr u32 FEW_WORDS = FEW_COLS / WARP;
 static_assert(FEW_WORDS == 2 * WARP);
 

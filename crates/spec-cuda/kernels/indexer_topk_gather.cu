@@ -111,9 +111,9 @@ INLINE void finish(const Gather<T>& p) {
     if (lane_id() == 0) raise(p.flags, any);
 }
 
-SPEC_KERNEL(indexer_topk_gather_f32, gather<float>, Gather<float>, 256)
-SPEC_KERNEL(indexer_topk_gather_f16, gather<f16>, Gather<f16>, 256)
-SPEC_KERNEL(indexer_topk_gather_bf16, gather<bf16>, Gather<bf16>, 256)
-SPEC_KERNEL(indexer_topk_finish_f32, finish<float>, Gather<float>, 256)
-SPEC_KERNEL(indexer_topk_finish_f16, finish<f16>, Gather<f16>, 256)
-SPEC_KERNEL(indexer_topk_finish_bf16, finish<bf16>, Gather<bf16>, 256)
+SPEC_KERNEL(indexer_topk_gather_f32, gather<float>, Gather<float>, GATHER_THREADS)
+SPEC_KERNEL(indexer_topk_gather_f16, gather<f16>, Gather<f16>, GATHER_THREADS)
+SPEC_KERNEL(indexer_topk_gather_bf16, gather<bf16>, Gather<bf16>, GATHER_THREADS)
+SPEC_KERNEL(indexer_topk_finish_f32, finish<float>, Gather<float>, GATHER_THREADS)
+SPEC_KERNEL(indexer_topk_finish_f16, finish<f16>, Gather<f16>, GATHER_THREADS)
+SPEC_KERNEL(indexer_topk_finish_bf16, finish<bf16>, Gather<bf16>, GATHER_THREADS)

@@ -5,21 +5,16 @@
 #include "indexer_topk_radix_select.cuh"
 #include "max_or_nan.cuh"
 
-// Scores of a tile that a thread has in registers: one for each bit of a word.
-constexpr u32 OF_TILE = 32;
-// The number of 16-byte vectors that contain these scores.
+// The number of 16-byte vectors that contain the scores of a thread's tile.
 template <typename T>
 constexpr u32 AHEAD = OF_TILE / Pack<T>::N;
 template <typename T>
 using Tile = Pack<T>[AHEAD<T>];
 // Vectors of each thread that are in flight to shared memory at any time, and the number of tiles
 // that these vectors make.
-constexpr u32 STAGED = 8;
+constexpr u32 STAGED = STAGED_WORDS / 4;
 template <typename T>
 constexpr u32 STAGES = STAGED / AHEAD<T>;
-// The largest number of threads. In a task of few instructions, a warp spends as much time on
-// finding its part as on working on it, so few warps with many scores each are faster.
-constexpr u32 BOUND_THREADS = 512;
 // Vectors in a group, unless each vector is a group.
 constexpr u32 OF_GROUP = 4;
 // The largest number of groups in which the chosen scores are counted.

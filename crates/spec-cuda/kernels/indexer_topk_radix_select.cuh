@@ -22,10 +22,6 @@
 #include "cluster.cuh"
 #include "params/indexer_topk.cuh"
 
-constexpr u32 MAX_THREADS = 1024;
-// Scores of a tile that a thread holds while its scores of the next tile are loaded: 64 KB of f32
-// for a block, twice what is needed to hide the latency of memory.
-constexpr u32 OF_THREAD = 8;
 constexpr u32 PASSES = 3;
 constexpr u32 BINS = 2048;
 // Coarse bins; each is the sum of 32 bins.

@@ -29,7 +29,6 @@
 #include "cluster.cuh"
 #include "params/moe_align.cuh"
 
-constexpr u32 MAX_THREADS = 1024;
 constexpr u32 MAX_WARPS = MAX_THREADS / WARP;
 // Loads that a lane has in flight.
 constexpr u32 AHEAD = 4;

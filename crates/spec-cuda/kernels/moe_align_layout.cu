@@ -26,4 +26,4 @@ INLINE void lay_out(const Params& p) {
     }
 }
 
-SPEC_KERNEL(moe_align_layout, lay_out, Params, 256)
+SPEC_KERNEL(moe_align_layout, lay_out, Params, THREADS)

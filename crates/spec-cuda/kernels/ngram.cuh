@@ -31,9 +31,6 @@
 #include "ngram_search.cuh"
 #include "params/ngram.cuh"
 
-// The largest number of blocks in a team: with more blocks, communication takes longer than the
-// additional blocks save.
-constexpr u32 MAX_BLOCKS = 8;
 // Sums of what requests may add to the budget saturate here. A sum that reaches this counts as over
 // budget.
 constexpr u32 SUM_LIMIT = 1u << 21;

@@ -20,12 +20,10 @@
 
 #include "aligned_row.cuh"
 #include "cluster.cuh"
+#include "params/ngram_search.cuh"
 
-// The largest number of threads in a block.
-constexpr u32 THREADS = 512;
 // Blocks for which a multiprocessor must have room, so that enough loads are in flight.
 constexpr u32 RESIDENT = 2;
-constexpr u32 WARPS = THREADS / WARP;
 constexpr u64 NO_MATCH = ~0ull;
 // A key has the number of missing tokens in the upper 32 bits and the rank (see `rank_of`) in the
 // lower 32 bits. A row has less than 2^31 tokens.
@@ -192,6 +190,7 @@ struct Haystack {
     static constexpr u32 N = Pack<T>::N;
     static constexpr u32 LOADS = 4;
     static constexpr u32 CHUNK = WARP * N * LOADS;
+    static_assert(CHUNK * sizeof(T) == CHUNK_BYTES);
 
     const T* tokens;
     u32 ends;

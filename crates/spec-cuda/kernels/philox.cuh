@@ -1,13 +1,13 @@
 // The counter-based random number generator Philox4x32-10, as in crates/spec-core/src/philox.rs.
 #pragma once
 
-#include "common.cuh"
+#include "params/race.cuh"
 
 // The kind of decision that a random number makes. Each purpose has its own stream of numbers.
 enum class Purpose : u32 {
-    SAMPLE = 0,
-    ACCEPT = 1,
-    RECOVER = 2,
+    SAMPLE = PURPOSE_SAMPLE,
+    ACCEPT = PURPOSE_ACCEPT,
+    RECOVER = PURPOSE_RECOVER,
 };
 
 // The random numbers of one decision about one token. The stream is determined by the seed of the

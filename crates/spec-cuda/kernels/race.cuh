@@ -24,12 +24,6 @@
 #include "philox.cuh"
 #include "select_team.cuh"
 
-// Tokens whose noise is generated together.
-constexpr u32 GROUP = 64;
-// Philox block indices: for the least noise of a group, and for the noise of single tokens.
-constexpr u32 GROUP_BLOCKS = 1u << 30;
-constexpr u32 TOKEN_BLOCKS = 1u << 31;
-
 // The finish of a token that does not race: larger than the finish of any token.
 constexpr u64 NEVER = ~0ull;
 
@@ -107,10 +101,7 @@ INLINE float noise_of(const Draw& draw, u32 token) {
     return token & 1 ? pair.y : pair.x;
 }
 
-// Lower bounds are multiplied by this factor. It covers the errors of the approximate functions and
-// the roundings of the exact functions several times over.
-constexpr float BOUND_SLACK = 1.0f - 1.0f / 65536.0f;
-// The same for upper bounds.
+// Upper bounds are multiplied by this factor, as lower bounds by BOUND_SLACK.
 constexpr float ABOVE_SLACK = 1.0f + 1.0f / 65536.0f;
 
 // A lower bound of the noise of every token of a group, from the 23 leading bits of the fraction u.
@@ -458,11 +449,9 @@ INLINE u64 first_to_finish(const Racers& racers, Team& team, RaceShared& shared,
 // Shared memory of the leading block when several tokens are drawn.
 struct FinishList {
     static constexpr u32 MAX = 1024;
-    // The largest number of tokens that a row draws.
-    static constexpr u32 DRAWS = 64;
 
     u64 list[MAX];
-    u64 best[DRAWS];
+    u64 best[MAX_DRAWS];
     u32 count;
     u64 nth;
 };

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "fold.cuh"
+#include "params/rejection_sample.cuh"
 #include "picks.cuh"
 #include "race.cuh"
 #include "vocab_row.cuh"
@@ -156,8 +157,6 @@ private:
 
 // Keeps the residuals of tokens that race.
 struct ResidualFilter {
-    static constexpr float MIN_RESIDUAL = 1.0f / 1099511627776.0f;
-
     INLINE bool operator()(float residual, u32) const { return residual >= MIN_RESIDUAL; }
 };
 
@@ -172,8 +171,6 @@ INLINE float log_time(float noise, float residual, ByResidual) {
 // residual is at least 2^-40.
 template <typename T>
 struct ResidualRacers {
-    static constexpr float MIN_RESIDUAL = ResidualFilter::MIN_RESIDUAL;
-
     using Raw = float;
     static constexpr u32 AT_ONCE = 2;
 

@@ -15,7 +15,7 @@ struct Shared {
     Selection selection;
     ColumnList list;
     // The columns of the row's tokens, NONE for no token.
-    u32 drawn[FinishList::DRAWS];
+    u32 drawn[MAX_DRAWS];
     u32 bar;
 };
 

@@ -7,10 +7,6 @@
 
 // Tokens that ids may name.
 constexpr i64 ID_TOKENS = 1ll << 24;
-// Places of `winners` that are no time.
-constexpr u64 PLACE_FORCED = 0;
-constexpr u64 PLACE_CERTAIN = 1;
-constexpr u64 PLACE_NOTHING = 0x7FFFFFFFull;
 
 // The ids of a row; null if there are none.
 INLINE const void* ids_of(const IntegerRows& ids, u32 index) {

@@ -251,7 +251,8 @@ INLINE void draw_and_report(const DrawAndReport<T>& params) {
 }
 
 #define DRAW_REPORTER(dtype, T) \
-    SPEC_KERNEL_BLOCKS(sample_logits_draw_report_##dtype, draw_and_report<T>, DrawAndReport<T>, SELECT_THREADS, 2)
+    SPEC_KERNEL_BLOCKS(sample_logits_draw_report_##dtype, draw_and_report<T>, DrawAndReport<T>, SELECT_THREADS, SHARING)
+static_assert(RaceOrder::MAX_WANTED == MAX_REPORTED_DRAWS);
 
 DRAW_REPORTER(f32, float)
 DRAW_REPORTER(f16, f16)

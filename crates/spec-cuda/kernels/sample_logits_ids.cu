@@ -14,10 +14,6 @@
 // Bytes: the logits once, and 80 for 64 columns.
 #include "sample_logits_part.cuh"
 
-// Threads of a block of the kernel that looks at the ids: `ID_THREADS` in
-// ../src/ops/sample_logits.rs.
-constexpr u32 ID_THREADS = 256;
-
 // ---- groups of columns ----------------------------------------------------------
 
 constexpr u32 MAX_SPANNED = 8;
@@ -44,6 +40,8 @@ struct alignas(16) IdGroup {
 
 // What is known of a row's ids, in the workspace: for each group of columns an IdGroup, and for each
 // group of tokens that an ascending group spans, a bit for each token that a column stands for.
+static_assert(sizeof(IdGroup) + MAX_SPANNED * sizeof(u64) == ID_GROUP);
+
 struct IdGroups {
     const IdGroup* groups;
     const u64* tokens;

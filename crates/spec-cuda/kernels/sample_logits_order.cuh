@@ -21,7 +21,7 @@ struct RowOrder {
     // The largest number of groups of a row, and the largest number of tokens that `first` can
     // find.
     static constexpr u32 MAX_GROUPS = 4096;
-    static constexpr u32 MAX_WANTED = 256;
+    static constexpr u32 MAX_WANTED = MAX_TOP;
     // The largest numbers of groups and of tokens that are listed.
     static constexpr u32 GROUPS_LISTED = 1024;
     static constexpr u32 TOKENS_LISTED = 1024;

@@ -89,9 +89,9 @@ INLINE void sample_plain(const Params<T>& p) {
 
 #define SAMPLER(dtype, T)                                                                     \
     SPEC_KERNEL_BLOCKS(sample_logits_plain_##dtype, (sample_plain<T, false>), Params<T>,      \
-                       SELECT_THREADS, 2)                                                     \
+                       SELECT_THREADS, SHARING)                                               \
     SPEC_KERNEL_BLOCKS(sample_logits_plain_masked_##dtype, (sample_plain<T, true>), Params<T>, \
-                       SELECT_THREADS, 2)
+                       SELECT_THREADS, SHARING)
 
 SAMPLER(f32, float)
 SAMPLER(f16, f16)

@@ -435,7 +435,7 @@ INLINE void sample_probs(const Params<T>& p) {
 }
 
 #define PROBS(dtype, T) \
-    SPEC_KERNEL_BLOCKS(sample_logits_probs_##dtype, sample_probs<T>, Params<T>, SELECT_THREADS, 2)
+    SPEC_KERNEL_BLOCKS(sample_logits_probs_##dtype, sample_probs<T>, Params<T>, SELECT_THREADS, SHARING)
 
 PROBS(f32, float)
 PROBS(f16, f16)

@@ -141,7 +141,7 @@ INLINE void report(const Report<T>& p) {
 
 // Kernels that call `follow` themselves, later than SPEC_KERNEL would.
 #define REPORTER(dtype, T)                                            \
-    extern "C" __global__ void __launch_bounds__(SELECT_THREADS, 2)   \
+    extern "C" __global__ void __launch_bounds__(SELECT_THREADS, SHARING)   \
         sample_logits_report_##dtype(const __grid_constant__ Report<T> params) { \
         report(params);                                               \
     }

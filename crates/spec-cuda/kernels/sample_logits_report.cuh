@@ -8,8 +8,8 @@
 // The drawn tokens: their logits, NaN if there is no token, and the number of logits at least as
 // large. If some logits are infinite, infinity is one more threshold.
 struct Drawn {
-    float logits[FinishList::DRAWS + 1];
-    u32 reached[FinishList::DRAWS + 1];
+    float logits[MAX_DRAWS + 1];
+    u32 reached[MAX_DRAWS + 1];
 };
 
 template <typename T>

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "cluster.cuh"
+#include "params/race.cuh"
 
-constexpr u32 SELECT_THREADS = 512;
 constexpr u32 SELECT_WARPS = SELECT_THREADS / WARP;
 
 constexpr u32 MAX_PIECES = MAX_CLUSTER * SELECT_WARPS;

@@ -315,12 +315,12 @@ INLINE void grow(const Params& p) {
 
 // Kernels that call `follow` themselves.
 #define GROW_KERNEL(name, T)                                                      \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2)                      \
+    extern "C" __global__ void __launch_bounds__(THREADS, SHARING)                 \
         name(const __grid_constant__ Params params) {                             \
         grow<T>(params);                                                          \
     }
 
-SPEC_KERNEL_BLOCKS(suffix_lookup_scan_i32, scan<i32>, Params, THREADS, 2)
-SPEC_KERNEL_BLOCKS(suffix_lookup_scan_i64, scan<i64>, Params, THREADS, 2)
+SPEC_KERNEL_BLOCKS(suffix_lookup_scan_i32, scan<i32>, Params, THREADS, SHARING)
+SPEC_KERNEL_BLOCKS(suffix_lookup_scan_i64, scan<i64>, Params, THREADS, SHARING)
 GROW_KERNEL(suffix_lookup_grow_i32, i32)
 GROW_KERNEL(suffix_lookup_grow_i64, i64)

@@ -6,11 +6,8 @@
 
 #include "suffix_lookup_windows.cuh"
 
-constexpr u32 MAX_DRAFTS = 64;
 // Marks a window in the corpus. Places are below 2^31.
 constexpr u32 IN_CORPUS = 1u << 31;
-// The largest number of windows from which one warp grows a tree.
-constexpr u32 MAX_WARP_WINDOWS = 2 * WARP;
 // An empty slot of the hash table.
 constexpr u32 EMPTY = 0xFFFFFFFFu;
 

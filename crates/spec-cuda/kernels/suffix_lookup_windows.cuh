@@ -4,13 +4,9 @@
 #include "cluster.cuh"
 #include "params/suffix_lookup.cuh"
 
-constexpr u32 THREADS = 512;
 constexpr u32 WARPS = THREADS / WARP;
-// The number of chunks of 32 tokens in a tile. A warp has one tile at a time.
-constexpr u32 CHUNKS = 8;
-constexpr u32 TILE = CHUNKS * WARP;
-// The largest number of tokens in a match.
-constexpr u32 MAX_MATCH = 64;
+// The number of chunks of 32 tokens in a tile.
+constexpr u32 CHUNKS = TILE / WARP;
 
 // A text, and its length.
 template <typename T>

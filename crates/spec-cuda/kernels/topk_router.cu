@@ -140,13 +140,13 @@ INLINE float exact_choice(const Params& p, const O& options, const T* row, u32 e
 template <u32 V, typename T, u32 SCORING, typename O>
 INLINE void quick(const Params& p, const O& options, u64 count) {
     constexpr bool OVER_ROW = SCORING == SOFTMAX;
-    __shared__ Scratch<V> scratches[THREADS / WARP];
+    __shared__ Scratch<V> scratches[QUICK_THREADS / WARP];
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
     Scratch<V>& scratch = scratches[warp];
-    const u32 step = gridDim.x * (THREADS / WARP);
+    const u32 step = gridDim.x * (QUICK_THREADS / WARP);
     const u32 tokens = static_cast<u32>(count);
-    u32 token = blockIdx.x * (THREADS / WARP) + warp;
+    u32 token = blockIdx.x * (QUICK_THREADS / WARP) + warp;
     if (token >= tokens) return;
     // Row strides in bytes, which fit 32 bits on this route.
     const u32 x_stride = static_cast<u32>(p.x.stride * sizeof(T));
@@ -392,22 +392,22 @@ INLINE void grouped_plain(const Params& p) {
 // The grouped route with 32 lanes a token is for few tokens, with 8 lanes for many.
 #define GROUPED(lanes, dtype, T, resident)                                              \
     SPEC_KERNEL_BLOCKS(topk_router_grouped_##lanes##_##dtype, (grouped_plain<lanes, T>), \
-                       Params, grouped::THREADS, resident)
+                       Params, GROUPED_THREADS, resident)
 
 // `resident` is the number of blocks that a multiprocessor must hold.
 #define QUICK(scoring, SCORING, V, experts, dtype, T, resident)                         \
     SPEC_KERNEL_BLOCKS(topk_router_##scoring##_##experts##_##dtype,                     \
-                       (quick_plain<V, T, SCORING>), Params, THREADS, resident)
+                       (quick_plain<V, T, SCORING>), Params, QUICK_THREADS, resident)
 
 #define EXTENDED(scoring, SCORING, V, experts, dtype, T, resident)                      \
     SPEC_KERNEL_BLOCKS(topk_router_##scoring##_##experts##_extended_##dtype,            \
-                       (quick_extended<V, T, SCORING>), Extended, THREADS, resident)
+                       (quick_extended<V, T, SCORING>), Extended, QUICK_THREADS, resident)
 
 // The kernels with options are for shapes of published models; other shapes take the general
 // kernel.
 #define ROUTERS(dtype, T)                                                               \
-    SPEC_KERNEL(topk_router_general_##dtype, general_extended<T>, Extended, 128)                \
-    SPEC_KERNEL(topk_router_replay_##dtype, general_replay<T>, Replayed, 128)               \
+    SPEC_KERNEL(topk_router_general_##dtype, general_extended<T>, Extended, GENERAL_THREADS)                \
+    SPEC_KERNEL(topk_router_replay_##dtype, general_replay<T>, Replayed, GENERAL_THREADS)               \
     GROUPED(32, dtype, T, 4)                                                            \
     GROUPED(8, dtype, T, 5)                                                             \
     QUICK(sigmoid, SIGMOID, 4, 128, dtype, T, 4)                                        \

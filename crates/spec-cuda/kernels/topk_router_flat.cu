@@ -13,7 +13,7 @@ INLINE void flat_route(const Extended& e) {
 // For at most 128 Q experts. `resident` is the number of blocks that a multiprocessor must hold.
 #define FLAT(Q, max, dtype, T, resident)                                                 \
     SPEC_KERNEL_BLOCKS(topk_router_flat_##max##_##dtype, (flat_route<Q, T>), Extended, \
-                       flat::THREADS, resident)
+                       FLAT_THREADS, resident)
 
 #define FLATS(dtype, T)       \
     FLAT(2, 256, dtype, T, 8) \

@@ -28,8 +28,7 @@
 
 namespace flat {
 
-constexpr u32 THREADS = 128;
-constexpr u32 WARPS = THREADS / WARP;
+constexpr u32 WARPS = FLAT_THREADS / WARP;
 // Neighbouring experts of a lane.
 constexpr u32 QUAD = 4;
 constexpr u32 MAX_CANDIDATES = 2 * WARP;
@@ -93,7 +92,7 @@ __device__ __noinline__ void rescue(const Params& p, const Options& options, u32
 // Loads the biases into shared memory, mapped for keys. By all threads of the block.
 template <u32 Q>
 INLINE Mapping map_biases(const Params& p, const Options& options, float* biases) {
-    constexpr u32 READS = Q * QUAD * WARP / THREADS;
+    constexpr u32 READS = Q * QUAD * WARP / FLAT_THREADS;
     __shared__ float lows[WARPS];
     __shared__ float highs[WARPS];
     float bias[READS];
@@ -102,7 +101,7 @@ INLINE Mapping map_biases(const Params& p, const Options& options, float* biases
     bool finite = true;
 #pragma unroll
     for (u32 i = 0; i < READS; ++i) {
-        const u32 expert = i * THREADS + threadIdx.x;
+        const u32 expert = i * FLAT_THREADS + threadIdx.x;
         bias[i] = p.bias != nullptr && expert < p.experts ? bias_of(p, options, expert) : 0.0f;
         finite &= exact::finite(bias[i]);
         low = fminf(low, bias[i]);
@@ -132,7 +131,7 @@ INLINE Mapping map_biases(const Params& p, const Options& options, float* biases
     const Mapping map(low, high, finite, top, error, KEY_LOW, KEY_SPAN);
 #pragma unroll
     for (u32 i = 0; i < READS; ++i) {
-        const u32 expert = i * THREADS + threadIdx.x;
+        const u32 expert = i * FLAT_THREADS + threadIdx.x;
         biases[expert] = expert < p.experts ? map(bias[i]) : ABSENT_BIAS;
     }
     __syncthreads();

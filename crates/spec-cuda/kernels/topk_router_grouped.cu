@@ -17,7 +17,7 @@ INLINE void grouped_extended(const Extended& e) {
 // With eight lanes for each token.
 #define GROUPED(dtype, T)                                                                        \
     SPEC_KERNEL_BLOCKS(topk_router_grouped_8_extended_##dtype, (grouped_extended<8, T>), Extended, \
-                       grouped::THREADS, 5)
+                       GROUPED_THREADS, 5)
 
 GROUPED(f32, float)
 GROUPED(f16, f16)

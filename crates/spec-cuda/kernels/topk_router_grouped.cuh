@@ -264,7 +264,7 @@ template <u32 LANES, typename T, typename O>
 INLINE void route(const Params& p, const O& options, u64 count) {
     constexpr u32 N = SIZE / LANES;
     constexpr u32 TOGETHER = WARP / LANES;
-    constexpr u32 WARPS = THREADS / WARP;
+    constexpr u32 WARPS = GROUPED_THREADS / WARP;
     static_assert(N == 1 || N == 4);
     // If a lane has few experts, it keeps their biases in registers.
     constexpr bool BIAS_IN_REGISTERS = N == 1;
@@ -296,11 +296,11 @@ INLINE void route(const Params& p, const O& options, u64 count) {
 
     // With the biases in registers, each warp reads all of them; otherwise a block reads them
     // together.
-    constexpr u32 READS = BIAS_IN_REGISTERS ? EXPERTS / LANES : EXPERTS / THREADS;
+    constexpr u32 READS = BIAS_IN_REGISTERS ? EXPERTS / LANES : EXPERTS / GROUPED_THREADS;
     float bias[READS];
 #pragma unroll
     for (u32 i = 0; i < READS; ++i) {
-        const u32 expert = BIAS_IN_REGISTERS ? i / N * SIZE + own + i % N : i * THREADS + threadIdx.x;
+        const u32 expert = BIAS_IN_REGISTERS ? i / N * SIZE + own + i % N : i * GROUPED_THREADS + threadIdx.x;
         bias[i] = p.bias != nullptr ? bias_of(p, options, expert) : 0.0f;
     }
     Bounds bounds = bounds_of(bias);
@@ -326,7 +326,7 @@ INLINE void route(const Params& p, const O& options, u64 count) {
     for (u32 i = 0; i < READS; ++i) bias[i] = map(bias[i]);
     if constexpr (!BIAS_IN_REGISTERS) {
 #pragma unroll
-        for (u32 i = 0; i < READS; ++i) biases[i * THREADS + threadIdx.x] = bias[i];
+        for (u32 i = 0; i < READS; ++i) biases[i * GROUPED_THREADS + threadIdx.x] = bias[i];
         __syncthreads();
         if (first_token >= tokens) return;
     }

@@ -11,7 +11,6 @@ constexpr u32 GROUPS = 8;
 constexpr u32 SIZE = EXPERTS / GROUPS;
 constexpr u32 KEPT = 4;
 constexpr u32 TOPK = 8;
-constexpr u32 THREADS = 128;
 
 // N neighbouring logits, loaded at once. Aligned to their size.
 template <u32 N, typename T>

@@ -5,8 +5,6 @@
 
 #include "topk_router_exact.cuh"
 
-constexpr u32 THREADS = 256;
-
 INLINE float quick_exp2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

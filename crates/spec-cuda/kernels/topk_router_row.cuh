@@ -4,10 +4,6 @@
 
 #include "params/topk_router.cuh"
 
-constexpr u32 SIGMOID = 0;
-constexpr u32 SOFTMAX = 1;
-constexpr u32 SQRT_SOFTPLUS = 2;
-
 // Takes the place of `Options` in kernels without options (f32 bias, 32-bit indices), and of
 // `Replay` in kernels without given or recorded experts. The compiler removes all code for what is
 // absent.
@@ -29,8 +25,8 @@ INLINE float warp_max(float v) {
 template <typename O>
 INLINE float bias_of(const Params& p, const O& options, u32 expert) {
     if constexpr (HAS_OPTIONS<O>) {
-        if (options.bias_type == 1) return to_f32(reinterpret_cast<const f16*>(p.bias)[expert]);
-        if (options.bias_type == 2) return to_f32(reinterpret_cast<const bf16*>(p.bias)[expert]);
+        if (options.bias_type == F16) return to_f32(reinterpret_cast<const f16*>(p.bias)[expert]);
+        if (options.bias_type == BF16) return to_f32(reinterpret_cast<const bf16*>(p.bias)[expert]);
     }
     return __ldg(p.bias + expert);
 }
@@ -62,9 +58,9 @@ INLINE void write_weight(const Params& p, const Replay& replay, u64 row, u32 col
                          float weight) {
     const u64 at = row * p.weights.stride + column;
     void* const weights = p.weights.data;
-    if (replay.weights_type == 1) {
+    if (replay.weights_type == F16) {
         static_cast<f16*>(weights)[at] = __float2half_rn(weight);
-    } else if (replay.weights_type == 2) {
+    } else if (replay.weights_type == BF16) {
         static_cast<bf16*>(weights)[at] = __float2bfloat16_rn(weight);
     } else {
         static_cast<float*>(weights)[at] = weight;

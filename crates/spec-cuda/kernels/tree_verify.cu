@@ -18,7 +18,6 @@
 // memory, then about 30 cycles for each visited child. Packed rows add one wait, for the offsets.
 #include "params/tree_verify.cuh"
 
-constexpr u32 MAX_THREADS = 256;
 // Pointers that lead to no node: NO_NODE if the tree says so, BROKEN if the data are invalid.
 constexpr i32 NO_NODE = -1;
 constexpr i32 BROKEN = -2;
@@ -34,6 +33,7 @@ struct Node {
     // if the node has no row.
     i32 target;
 };
+static_assert(sizeof(Node) == NODE);
 
 // The rows of the target's tokens of a request.
 struct TargetRows {
@@ -198,4 +198,4 @@ INLINE void verify_chain(const Params& p) {
 
 SPEC_KERNEL(tree_verify_staged, verify<true>, Params, MAX_THREADS)
 SPEC_KERNEL(tree_verify_global, verify<false>, Params, MAX_THREADS)
-SPEC_KERNEL(tree_verify_chain, verify_chain, Params, WARP)
+SPEC_KERNEL(tree_verify_chain, verify_chain, Params, CHAIN_THREADS)

@@ -19,9 +19,7 @@
 
 #include "unique_buckets.cuh"
 
-constexpr u32 BITS_THREADS = 1024;
-constexpr u32 SPREAD_ITEMS = 16;
-constexpr u32 SPREAD_KEYS = SPREAD_ITEMS * BITS_THREADS;
+constexpr u32 SPREAD_ITEMS = SPREAD_KEYS / BITS_THREADS;
 constexpr u32 HALF_WORD = 16;
 static_assert(MAX_PARTS == BITS_THREADS, "a part a thread");
 

@@ -31,19 +31,11 @@
 #include "common.cuh"
 #include "params/unique_inverse.cuh"
 
-constexpr u32 THREADS = 512;
-constexpr u32 ITEMS = 4;
-constexpr u32 TILE = ITEMS * THREADS;
-constexpr u32 SPLITTER_BITS = 12;
+// Keys that a thread looks up in one step.
+constexpr u32 ITEMS = TILE / THREADS;
 constexpr u32 SPLITTERS = 1 << SPLITTER_BITS;
-// Segments of at most 2^NO_TABLE keys are searched without a table.
-constexpr u32 NO_TABLE = 2;
-constexpr u32 ENTRY_BITS = 15;
 // The largest number of entries that a thread writes alone; its warp writes more entries together.
 constexpr u32 MAX_ALONE = 4;
-// Neighbouring distinct keys of a thread of unique_index. All are in one segment, if there is a
-// table.
-constexpr u32 RUN = 4;
 static_assert(RUN <= 1u << NO_TABLE);
 constexpr u32 MARK_BITS = 8;
 static_assert(ENTRY_BITS + MARK_BITS <= 32);
@@ -346,7 +338,7 @@ INLINE void find_keys(const Params& p) {
 
 SPEC_KERNEL(unique_index_32, index_keys<u32>, Params, THREADS)
 SPEC_KERNEL(unique_index_64, index_keys<u64>, Params, THREADS)
-SPEC_KERNEL_BLOCKS(unique_inverse_32_i32, (find_keys<u32, i32>), Params, THREADS, 2)
-SPEC_KERNEL_BLOCKS(unique_inverse_32_i64, (find_keys<u32, i64>), Params, THREADS, 2)
-SPEC_KERNEL_BLOCKS(unique_inverse_64_i32, (find_keys<u64, i32>), Params, THREADS, 2)
-SPEC_KERNEL_BLOCKS(unique_inverse_64_i64, (find_keys<u64, i64>), Params, THREADS, 2)
+SPEC_KERNEL_BLOCKS(unique_inverse_32_i32, (find_keys<u32, i32>), Params, THREADS, INVERSE_BLOCKS)
+SPEC_KERNEL_BLOCKS(unique_inverse_32_i64, (find_keys<u32, i64>), Params, THREADS, INVERSE_BLOCKS)
+SPEC_KERNEL_BLOCKS(unique_inverse_64_i32, (find_keys<u64, i32>), Params, THREADS, INVERSE_BLOCKS)
+SPEC_KERNEL_BLOCKS(unique_inverse_64_i64, (find_keys<u64, i64>), Params, THREADS, INVERSE_BLOCKS)

@@ -186,8 +186,8 @@ INLINE void partition_thinned(const Params& p) {
 // fewer equal keys.
 template <typename K>
 struct WideShared {
-    static constexpr u32 ITEMS = sizeof(K) == 8 ? 12 : 16;
-    static constexpr u32 KEYS = ITEMS * WIDE_THREADS;
+    static constexpr u32 KEYS = sizeof(K) == 8 ? WIDE_KEYS_64 : WIDE_KEYS_32;
+    static constexpr u32 ITEMS = KEYS / WIDE_THREADS;
     K ahead[KEYS]; // keys of the next tile; a thread reads only those that it has copied
     K keys[KEYS];
     u32 places[WIDE_SPLIT];  // how many keys a digit has; later where they go in `keys`

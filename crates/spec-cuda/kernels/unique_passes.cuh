@@ -28,14 +28,12 @@
 
 #include "unique_plan.cuh"
 
-constexpr u32 CHUNK = 4096; // positions that a block of positions_to_counts turns into counts
-
 template <typename K>
 struct Tile {
-    static constexpr u32 ITEMS = sizeof(K) == 8 ? 16 : 24;
+    static constexpr u32 ITEMS = sizeof(K) == 8 ? PASS_ITEMS_64 : PASS_ITEMS_32;
     static constexpr u32 KEYS = ITEMS * THREADS;
-    static constexpr u32 COMPACT_ITEMS = sizeof(K) == 8 ? 8 : 16;
-    static constexpr u32 COMPACT_KEYS = COMPACT_ITEMS * THREADS;
+    static constexpr u32 COMPACT_KEYS = COMPACT_TILE_BYTES / sizeof(K);
+    static constexpr u32 COMPACT_ITEMS = COMPACT_KEYS / THREADS;
     static constexpr u32 DIGITS = sizeof(K);
 };
 

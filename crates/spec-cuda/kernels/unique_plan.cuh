@@ -4,9 +4,12 @@
 
 #include "common.cuh"
 
-constexpr u32 RADIX = 256;
-constexpr u32 THREADS = 512;
-constexpr u32 WARPS = THREADS / WARP;
+// Both are defined below. The parameters have pointers to them.
+struct Plan;
+struct Phase;
+
+#include "params/unique.cuh"
+
 constexpr u32 MAX_DIGITS = 8;
 
 // A word of look-back is 0 until its tile is counted. Then its two upper bits have one of these
@@ -56,7 +59,7 @@ struct Plan {
     u32 parts;              // parts of the range, for mode BITS
     u32 unused[12];
 };
-static_assert(sizeof(Plan) == 16384 + 192, "as in src/ops/unique.rs");
+static_assert(sizeof(Plan) == PLAN_BYTES);
 
 // The progress of work that many blocks divide: the number of tiles or slices that they have taken,
 // and the number that they have finished. Zero before the first kernel.
@@ -67,8 +70,7 @@ struct Phase {
 
 // The phases: counting digits, compacting, and from FIRST_PASS on each portion of each pass.
 enum : u32 { COUNTING, COMPACTING, FIRST_PASS };
-
-#include "params/unique.cuh"
+static_assert(FIRST_PASS == PHASES);
 
 INLINE u32 read_word(const u32* from) { return *static_cast<const volatile u32*>(from); }
 INLINE u64 read_word(const u64* from) { return *static_cast<const volatile u64*>(from); }

@@ -4,27 +4,17 @@
 
 #include "unique_passes.cuh"
 
-constexpr u32 MAX_SPLIT = THREADS;    // the largest number of digits of a partition
-constexpr u32 SURVEY_THREADS = 1024;
-constexpr u32 SURVEY_ITEMS = 8;
-constexpr u32 CHECK_THREADS = 512;
-constexpr u32 SAMPLES = 4096;
+constexpr u32 SURVEY_ITEMS = SURVEY_KEYS / SURVEY_THREADS;
 constexpr u32 SAMPLE_BINS = 1024;
 // The sample is bunched if a bin has eight times the average. From five times on, the keys of a bin
 // are checked for equal ones.
 constexpr u32 SAMPLE_LIMIT = 8 * SAMPLES / SAMPLE_BINS;
 constexpr u32 REPEAT_LIMIT = 5 * SAMPLES / SAMPLE_BINS;
-constexpr u32 SPLIT_ITEMS = 16;
-constexpr u32 SPLIT_KEYS = SPLIT_ITEMS * THREADS;
-constexpr u32 BUCKET_ITEMS = 18;
-constexpr u32 BUCKET_KEYS = BUCKET_ITEMS * THREADS;
+constexpr u32 SPLIT_ITEMS = SPLIT_KEYS / THREADS;
+constexpr u32 BUCKET_ITEMS = BUCKET_KEYS / THREADS;
 constexpr u32 BIN_BITS = 13;
 constexpr u32 BINS = 1 << BIN_BITS;
 constexpr u32 BIN_LIMIT = 24;         // the largest bin that a thread sorts by insertion
-constexpr u32 THIN_SLOTS = 4096;
-constexpr u32 WIDE_THREADS = 1024;
-constexpr u32 WIDE_SPLIT = 2048;      // the largest number of digits of a wide partition
-constexpr u32 MAX_PARTS = 1024;       // the largest number of parts of the range, for mode BITS
 constexpr u32 KEY_POSITIONS = 16;     // with more positions for each key, bits are too sparse
 static_assert(BUCKET_KEYS < 1 << 16 && SPLIT_KEYS < 1 << 16, "places have 16 bits");
 
@@ -82,9 +72,9 @@ INLINE void extremes(u64& least, u64& greatest) {
 // ---- check -------------------------------------------------------------------
 
 // Writes to the plan what a sample shows. By one block, whose threads have the samples in order.
-INLINE void judge_sample(const Params& p, const u64 (&items)[SAMPLES / CHECK_THREADS],
+INLINE void judge_sample(const Params& p, const u64 (&items)[SAMPLES / THREADS],
                          bool ascends, u64* table) {
-    constexpr u32 ITEMS = SAMPLES / CHECK_THREADS;
+    constexpr u32 ITEMS = SAMPLES / THREADS;
     __shared__ u32 bins[SAMPLE_BINS];
     __shared__ u32 crowd;
     __shared__ u32 distinct;
@@ -95,9 +85,9 @@ INLINE void judge_sample(const Params& p, const u64 (&items)[SAMPLES / CHECK_THR
         least = min(least, items[i]);
         greatest = max(greatest, items[i]);
     }
-    for (u32 i = threadIdx.x; i < SAMPLE_BINS; i += CHECK_THREADS) bins[i] = 0;
+    for (u32 i = threadIdx.x; i < SAMPLE_BINS; i += THREADS) bins[i] = 0;
     if (threadIdx.x == 0) crowd = distinct = 0;
-    extremes<CHECK_THREADS>(least, greatest);
+    extremes<THREADS>(least, greatest);
     // Some keys are probably outside of the range of the sample, but few are further away than this
     // margin.
     const u64 margin = (greatest - least) / 64;
@@ -116,7 +106,7 @@ INLINE void judge_sample(const Params& p, const u64 (&items)[SAMPLES / CHECK_THR
         // A hash set of the samples in crowded bins. The bits of an empty slot are all 1.
         constexpr u32 SLOTS = 2 * SAMPLES;
         const u32 limit = bunched ? SAMPLE_LIMIT : REPEAT_LIMIT;
-        for (u32 i = threadIdx.x; i < SLOTS; i += CHECK_THREADS) table[i] = ~0ull;
+        for (u32 i = threadIdx.x; i < SLOTS; i += THREADS) table[i] = ~0ull;
         __syncthreads();
 #pragma unroll 1
         for (u32 i = 0; i < ITEMS; i++) {
@@ -148,10 +138,10 @@ INLINE void judge_sample(const Params& p, const u64 (&items)[SAMPLES / CHECK_THR
 // done, so no block is the last one to be done, and the mode does not become SORTED.
 template <typename K>
 INLINE void check(const Params& p) {
-    constexpr u32 SAMPLED = SAMPLES / CHECK_THREADS;
-    constexpr u32 ITEMS = Tile<K>::COMPACT_KEYS / CHECK_THREADS;
+    constexpr u32 SAMPLED = SAMPLES / THREADS;
+    constexpr u32 ITEMS = Tile<K>::COMPACT_KEYS / THREADS;
     extern __shared__ uint4 memory[];
-    __shared__ u32 totals[2][CHECK_THREADS / WARP];
+    __shared__ u32 totals[2][THREADS / WARP];
     const K* keys = static_cast<const K*>(p.keys);
     const K flip = static_cast<K>(p.flip);
     const u32 lane = lane_id();
@@ -226,7 +216,7 @@ INLINE void check(const Params& p) {
         if (threadIdx.x == 0) p.sums[0][tile] = static_cast<u32>(sum);
         if (warp == 0) {
             sum += __reduce_add_sync(ALL_LANES,
-                                     lane < CHECK_THREADS / WARP ? totals[turn][lane] : 0);
+                                     lane < THREADS / WARP ? totals[turn][lane] : 0);
         }
         turn ^= 1;
     }

@@ -4,6 +4,9 @@ use std::fmt;
 
 use cudarc::driver::sys;
 
+/// The threads of a warp.
+pub(crate) const WARP: u32 = 32;
+
 /// The largest number of blocks in a cluster on any device.
 pub(crate) const MAX_CLUSTER: u32 = 16;
 

@@ -29,14 +29,16 @@ struct Layer {
 }
 
 impl Layer {
-    fn new(cuda: &Cuda, tokens: usize) -> Self {
+    /// A layer whose calls run these kernels.
+    fn new(cuda: &Cuda, tokens: usize, route: &str, aligns: &[&str]) -> Self {
         let model = preset::DEEPSEEK_V3;
         let align = MoeAlign::new(EXPERTS, BLOCK);
         let tensors = align.tensors(DType::I32, tokens, TOPK);
         let capacity = tensors.sorted_ids.shape()[0];
         Layer {
-            route: Ready::new(cuda, &model.router(), &model.tensors(DType::F32, tokens)),
-            align: Ready::new(cuda, &align, &tensors),
+            route: Ready::new(cuda, &model.router(), &model.tensors(DType::F32, tokens))
+                .runs(&[route]),
+            align: Ready::new(cuda, &align, &tensors).runs(aligns),
             weights: Array::new(cuda, tokens * TOPK),
             experts: Array::new(cuda, tokens * TOPK),
             sorted_ids: Array::new(cuda, capacity),
@@ -72,8 +74,17 @@ impl Layer {
 fn a_call_reads_what_the_one_before_it_wrote() {
     let Some(cuda) = cuda() else { return };
     let foreign = Foreign::new(&cuda);
-    // `moe_align` with one launch and with three; many layers share the router's memory.
-    for tokens in [1, 300, 4096, 40_000] {
+    // Both routers; `moe_align` with one launch and with two. Many layers share the router's memory.
+    let (few, many) = ("topk_router_grouped_32_f32", "topk_router_grouped_8_f32");
+    let two: &[&str] = &["moe_align_count", "moe_align_place"];
+    let calls: [(usize, &str, &[&str]); 5] = [
+        (1, few, &["moe_align_single_warp"]),
+        (100, few, &["moe_align_one"]),
+        (300, few, two),
+        (4096, many, two),
+        (40_000, many, two),
+    ];
+    for (tokens, route, aligns) in calls {
         let mut random = Rng::new(tokens as u64, "");
         let mut floats = |count: usize| -> Vec<f32> {
             (0..count).map(|_| random.below(1 << 16) as f32 / 4096.0 - 8.0).collect()
@@ -81,7 +92,7 @@ fn a_call_reads_what_the_one_before_it_wrote() {
         let bias = Array::from(&cuda, &floats(EXPERTS));
         let layers: Vec<_> =
             (0..6).map(|_| Array::from(&cuda, &floats(tokens * EXPERTS))).collect();
-        let mut layer = Layer::new(&cuda, tokens);
+        let mut layer = Layer::new(&cuda, tokens, route, aligns);
         let want: Vec<_> = layers
             .iter()
             .map(|x| {

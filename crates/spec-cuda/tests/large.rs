@@ -81,7 +81,16 @@ fn more_keys_than_32_bits_count() {
     tensors.counts = Some(TensorDesc::new(DType::U64, [MANY]));
     tensors.inverse = Some(TensorDesc::new(DType::I64, [MANY]));
     let mut inverse = Array::<i64>::new(&cuda, MANY);
-    let mut ready = Ready::new(&cuda, &Unique::new(), &tensors);
+    // No route but the digits numbers so many keys.
+    let mut ready = Ready::new(&cuda, &Unique::new(), &tensors).runs(&[
+        "memset",
+        "unique_by_digits_32",
+        "unique_compact_32",
+        "unique_firsts",
+        "unique_counts",
+        "unique_index_32",
+        "unique_inverse_32_i64",
+    ]);
     let buffers = unique::Buffers::new(keys.view(), output.view_mut(), count.view_mut())
         .counts(counts.view_mut())
         .inverse(inverse.view_mut());
@@ -119,7 +128,8 @@ fn more_indices_than_32_bits_count() {
     let indices = repeat(&cuda, &pattern, batch * n);
     let mut output = Array::<i32>::new(&cuda, batch * n);
     let operator = DeduplicateTopk::new().mtp_step(steps);
-    let mut ready = Ready::new(&cuda, &operator, &operator.tensors(batch, k));
+    let mut ready =
+        Ready::new(&cuda, &operator, &operator.tensors(batch, k)).runs(&["deduplicate_topk_8"]);
     let buffers = deduplicate_topk::Buffers::new(indices.view(), output.view_mut());
     ready.run(buffers, Stream::default());
     cuda.synchronize().expect("the call");
@@ -135,15 +145,15 @@ fn more_indices_than_32_bits_count() {
 
 const EXPERTS: usize = 256;
 
-/// Weights and indices on the device.
-fn route(cuda: &Cuda, x: &Array<f32>) -> (Array<f32>, Array<i32>) {
+/// Weights and indices on the device, by this kernel.
+fn route(cuda: &Cuda, x: &Array<f32>, kernel: &str) -> (Array<f32>, Array<i32>) {
     let model = topk_router::preset::DEEPSEEK_V3;
     let (operator, tokens) = (model.router(), x.len() / EXPERTS);
     let mut weights = Array::new(cuda, tokens * operator.topk);
     let mut indices = Array::new(cuda, tokens * operator.topk);
     let buffers = topk_router::Buffers::new(x.view(), weights.view_mut(), indices.view_mut());
     let tensors = operator.tensors(DType::F32, tokens, EXPERTS, None);
-    Ready::new(cuda, &operator, &tensors).run(buffers, Stream::default());
+    Ready::new(cuda, &operator, &tensors).runs(&[kernel]).run(buffers, Stream::default());
     cuda.synchronize().expect("the call");
     (weights, indices)
 }
@@ -160,10 +170,10 @@ fn more_logits_than_32_bits_count() {
     let (first, last) = (Array::from(&cuda, &logits()), Array::from(&cuda, &logits()));
     let x = repeat(&cuda, &first.get(), tokens * EXPERTS);
     copy(&x, (tokens - period) * EXPERTS, &last, 0, period * EXPERTS);
-    let (weights, indices) = route(&cuda, &x);
+    let (weights, indices) = route(&cuda, &x, "topk_router_grouped_8_f32");
     let len = period * topk_router::preset::DEEPSEEK_V3.router().topk;
     for (few, at) in [(&first, 0), (&last, weights.len() - len)] {
-        let (want_weights, want_indices) = route(&cuda, few);
+        let (want_weights, want_indices) = route(&cuda, few, "topk_router_grouped_32_f32");
         assert!(part(&cuda, &weights, at, len) == want_weights.get(), "weights at {at}");
         assert!(part(&cuda, &indices, at, len) == want_indices.get(), "indices at {at}");
     }
@@ -173,8 +183,13 @@ const VOCAB: usize = 151_936;
 const DRAFTS: usize = 4;
 
 /// The emitted tokens of requests that all have the same drafts and the same random
-/// numbers, so that only their distributions differ.
-fn verify(cuda: &Cuda, operator: &RejectionSample, target: &Array<f32>) -> Array<i32> {
+/// numbers, so that only their distributions differ; by this kernel.
+fn verify(
+    cuda: &Cuda,
+    operator: &RejectionSample,
+    kernel: &str,
+    target: &Array<f32>,
+) -> Array<i32> {
     let tokens = target.len() / VOCAB;
     let batch = tokens / DRAFTS;
     let mut tensors = operator.tensors(batch, tokens, VOCAB);
@@ -200,7 +215,7 @@ fn verify(cuda: &Cuda, operator: &RejectionSample, target: &Array<f32>) -> Array
         bonus_counts: bonuses.view_mut(),
     })
     .uniform_samples(uniform.view());
-    Ready::new(cuda, operator, &tensors).run(buffers, Stream::default());
+    Ready::new(cuda, operator, &tensors).runs(&[kernel]).run(buffers, Stream::default());
     cuda.synchronize().expect("the call");
     output
 }
@@ -222,10 +237,14 @@ fn more_probabilities_than_32_bits_count() {
         (Array::from(&cuda, &distributions()), Array::from(&cuda, &distributions()));
     let target = repeat(&cuda, &first.get(), batch * request);
     copy(&target, (batch - 1) * request, &last, 0, request);
-    for operator in [RejectionSample::argmax(DRAFTS), RejectionSample::greedy(DRAFTS)] {
-        let output = verify(&cuda, &operator, &target).get();
-        let want = verify(&cuda, &operator, &first).get();
-        let want_last = verify(&cuda, &operator, &last).get();
+    let operators = [
+        (RejectionSample::argmax(DRAFTS), "rejection_sample_argmax_f32"),
+        (RejectionSample::greedy(DRAFTS), "rejection_sample_greedy_f32"),
+    ];
+    for (operator, kernel) in operators {
+        let output = verify(&cuda, &operator, kernel, &target).get();
+        let want = verify(&cuda, &operator, kernel, &first).get();
+        let want_last = verify(&cuda, &operator, kernel, &last).get();
         assert!(want[..3] == [0, 1000, 2000] && want[3] != want_last[3], "{want:?} {want_last:?}");
         let (rest, end) = output.split_at((batch - 1) * (DRAFTS + 1));
         assert!(rest.chunks(DRAFTS + 1).all(|row| row == want), "{operator:?}");

@@ -51,7 +51,7 @@ fn sample_logits_ends_while_logits_change() {
     let operator = SampleLogits::new();
     let mut tensors = operator.tensors(ROWS, VOCAB);
     tensors.top_k = Some(TensorDesc::new(DType::I32, [ROWS]));
-    let mut ready = Ready::new(&cuda, &operator, &tensors);
+    let mut ready = Ready::new(&cuda, &operator, &tensors).runs(&["sample_logits_f32"]);
     let mut row = vec![OTHER; VOCAB];
     row[0] = LIKELIEST;
     row[VOCAB - EQUALS..].fill(EQUAL);

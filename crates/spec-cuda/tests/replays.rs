@@ -13,7 +13,7 @@ use decode_tail::{DecodeTail, Tail};
 use spec_conformance::Rng;
 use spec_core::ops::prompt_lookup::{self, Occurrence};
 use spec_core::ops::{NgramMatch, PromptLookup, SuffixLookup, ngram_match, suffix_lookup};
-use spec_core::{Backend, DType, TensorDesc, dtype};
+use spec_core::{Backend, DType, Operator, TensorDesc, dtype};
 use spec_cuda::Cuda;
 
 /// The length of a text: so long that several blocks search each text.
@@ -73,15 +73,28 @@ impl Texts {
     }
 }
 
+/// Asserts that a call runs this kernel, and that several blocks search each text.
+fn assert_shared<O: Operator>(ready: &Ready<O>, kernel: &str) {
+    let route = ready.descriptor.route().expect("a route");
+    assert_eq!(route.kernels().collect::<Vec<_>>(), [kernel]);
+    let one_each = format!("({REQUESTS} blocks");
+    assert!(!route.to_string().contains(&one_each), "one block searches a text: {route}");
+}
+
 #[test]
 fn prompt_lookup_finds_what_moved() {
     let Some(cuda) = cuda() else { return };
     let foreign = Foreign::new(&cuda);
-    for occurrence in [Occurrence::First, Occurrence::Last] {
+    let kernels = [
+        (Occurrence::First, "prompt_lookup_first_i64"),
+        (Occurrence::Last, "prompt_lookup_last_i64"),
+    ];
+    for (occurrence, kernel) in kernels {
         let operator =
             PromptLookup::new().min_ngram(2).max_ngram(3).max_draft(DRAFTS).occurrence(occurrence);
         let mut ready =
             Ready::new(&cuda, &operator, &operator.tensors(DType::I64, REQUESTS, LENGTH));
+        assert_shared(&ready, kernel);
         let mut texts = Texts::new(&cuda);
         let lengths = Array::from(&cuda, &[LENGTH as i32; REQUESTS]);
         let mut drafts = Array::<i64>::new(&cuda, REQUESTS * DRAFTS);
@@ -116,6 +129,7 @@ fn ngram_match_finds_what_moved() {
     let operator = NgramMatch::new().max_ngram_size(3).token_threshold(i32::MAX);
     let tensors = operator.tensors(REQUESTS, LENGTH, 8, DRAFTS + 1);
     let mut ready = Ready::new(&cuda, &operator, &tensors);
+    assert_shared(&ready, "ngram_match_i64");
     let mut texts = Texts::new(&cuda);
     // The last three tokens of the prompt are no match, because nothing follows them.
     let input_ids_len = Array::from(&cuda, &[LENGTH as i64; REQUESTS]);
@@ -175,7 +189,8 @@ fn a_corpus_changes_during_replays() {
     tensors.corpus_length = Some(TensorDesc::new(DType::I32, [1]));
     tensors.parents = Some(TensorDesc::new(DType::I32, [BATCH, N]));
     tensors.flags = Some(TensorDesc::new(DType::U32, [1]));
-    let mut ready = Ready::new(&cuda, &operator, &tensors);
+    let mut ready = Ready::new(&cuda, &operator, &tensors)
+        .runs(&["suffix_lookup_scan_i64", "suffix_lookup_grow_i64"]);
     let mut rng = Rng::new(1, "a_corpus_changes_during_replays");
     let mut text =
         |len: usize| (0..len).map(|_| rng.below(VOCAB as usize) as i64).collect::<Vec<i64>>();

@@ -31,6 +31,19 @@ fn expected_rows(indices: &[i32], batch: usize) -> (Vec<i32>, Vec<i32>) {
     (rows, counts)
 }
 
+/// The kernel for requests of `n` values: the name says how many of them a thread has in registers.
+/// Sixteen need more shared memory than some devices have.
+fn kernel_of(cuda: &Cuda, n: usize) -> &'static str {
+    match n.div_ceil(1024) {
+        0..=2 => "deduplicate_topk_2",
+        3..=4 => "deduplicate_topk_4",
+        5..=6 => "deduplicate_topk_6",
+        7..=8 => "deduplicate_topk_8",
+        9..=16 if cuda.limits().shared >= 130 << 10 => "deduplicate_topk_16",
+        _ => "deduplicate_topk_general",
+    }
+}
+
 /// Checks one shape, with packed rows or with gaps between rows.
 fn check_rows(cuda: &Cuda, indices: &[i32], batch: usize, steps: usize, k: usize, gap: usize) {
     let operator = DeduplicateTopk::new().mtp_step(steps);
@@ -48,7 +61,9 @@ fn check_rows(cuda: &Cuda, indices: &[i32], batch: usize, steps: usize, k: usize
     let input = Array::from(cuda, &spread);
     let mut output = Array::<i32>::new(cuda, batch * (n + gap));
     let mut counts = Array::<i32>::new(cuda, batch);
-    let mut ready = Ready::new(cuda, &operator, &tensors);
+    // A call without requests enqueues nothing.
+    let kernels = &[kernel_of(cuda, n)][..batch.min(1)];
+    let mut ready = Ready::new(cuda, &operator, &tensors).runs(kernels);
     for repeat in 0..repeats() {
         output.set(&vec![-77; batch * (n + gap)]);
         let buffers = Buffers::new(input.view(), output.view_mut()).counts(counts.view_mut());
@@ -83,6 +98,7 @@ fn rows_are_deduplicated() {
         (-(1 << 31), 1 << 32),
         (i64::from(i32::MAX) - 40, 41),
     ];
+    // Shapes for every kernel: see `kernel_of`.
     let shapes = [(3, 1, 1), (2, 3, 7), (5, 1, 2048), (5, 2, 2048), (5, 3, 2048), (5, 4, 2048)];
     let large = [(2, 2, 5000), (2, 8, 2048), (1, 1, 40_000)];
     for (start, width) in ranges {
@@ -139,6 +155,20 @@ fn awkward_rows_are_deduplicated() {
     assert_eq!(counts.get(), [0; 3]);
 }
 
+/// The start of the name of a kernel that `n` keys of `size` bytes each must reach. One block sorts up
+/// to 9216 keys; more keys are partitioned; the largest numbers of keys in this file need two
+/// partitions, or a wide one, which holds two tiles of keys in shared memory.
+fn partition_of(cuda: &Cuda, n: usize, size: usize) -> Option<&'static str> {
+    let wide = 2 * if size == 8 { 12 * 8 } else { 16 * 4 } + 17;
+    match n {
+        0 => None,
+        1..=9216 => Some("unique_sort_buckets"),
+        9217..=1_000_000 => Some("unique_partition_high"),
+        _ if cuda.limits().shared >= wide << 10 => Some("unique_partition_wide"),
+        _ => Some("unique_partition_low"),
+    }
+}
+
 fn check_keys<T: Element + Ord + std::fmt::Debug>(cuda: &Cuda, keys: &[T], with_counts: bool) {
     let mut sorted = keys.to_vec();
     sorted.sort_unstable();
@@ -160,6 +190,10 @@ fn check_keys<T: Element + Ord + std::fmt::Debug>(cuda: &Cuda, keys: &[T], with_
     let mut count = Array::<u64>::new(cuda, 1);
     let mut counts = Array::<u64>::new(cuda, n);
     let mut ready = Ready::new(cuda, &Unique::new(), &tensors);
+    let route = ready.descriptor.route().expect("a route");
+    let partition = partition_of(cuda, n, size_of::<T>());
+    let is_there = |name: &str| route.kernels().any(|kernel| kernel.starts_with(name));
+    assert!(partition.is_none_or(is_there), "{partition:?} of {n} keys: {route}");
     for repeat in 0..if n > 100_000 { repeats().min(3) } else { repeats() } {
         let mut buffers = unique::Buffers::new(input.view(), output.view_mut(), count.view_mut());
         buffers.counts = with_counts.then(|| counts.view_mut());

@@ -1,4 +1,5 @@
 //!include params/adjust_logits
+//!include params/shared
 //!include exact
 //!include integers
 //!include adjust_text
@@ -61,24 +62,7 @@ override SLOT: u32 = 3u;
 @group(0) @binding(2) var<storage, read_write> logits: array<atomic<u32>>;
 @group(0) @binding(6) var<storage, read_write> flags: array<atomic<u32>>;
 
-const THREADS = 256u;
-// Words of all tables that a thread of `clear` has.
-const CLEARED = 16u;
-
-// The arguments that are there: `params.has`.
-const HAS_REQUESTS = 1u;
-const HAS_DRAFTS = 2u;
-const HAS_REPETITION = 4u;
-const HAS_FREQUENCY = 8u;
-const HAS_PRESENCE = 16u;
-const HAS_STOPS = 32u;
-const HAS_NGRAM = 64u;
-const HAS_FLAGS = 128u;
-const HAS_RANGE = 256u;
-const HAS_THINK = 512u;
-
 // A row's state. The request is NONE where it is outside the arrays.
-const STATE = 20u;
 const REQUEST = 0u;
 const LENGTH = 1u;
 const PROMPT = 2u;
@@ -118,8 +102,6 @@ const REPEATED_BIAS = 0x20000000u;
 const COUNT = 0x1fffffffu;
 
 const NONE = 0xffffffffu;
-const OUT_OF_RANGE = 2u;
-const BAD_LENGTHS = 4u;
 const ONE_BITS = 0x3f800000u;
 const NEGATIVE_INFINITY = 0xff800000u;
 
@@ -247,7 +229,7 @@ fn climb(row: u32) -> u32 {
     return depth;
 }
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(ROW_THREADS)
 fn open(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
@@ -300,7 +282,7 @@ fn is_on(row: u32, bits: u32, none: u32) -> bool {
     return bits != none;
 }
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(ROW_THREADS)
 fn weigh(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
@@ -429,7 +411,7 @@ fn favour(
     }
 }
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(ROW_THREADS)
 fn stop(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
@@ -461,7 +443,7 @@ fn ends_in(text: Text, row: u32, end: u32, count: u32) -> bool {
     return true;
 }
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(ROW_THREADS)
 fn ban(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,

@@ -1,4 +1,5 @@
 //!include params/append_tokens
+//!include params/shared
 //!include integers
 // append_tokens: appends the tokens of a decode step to the texts of its requests.
 //
@@ -31,16 +32,6 @@
 @group(0) @binding(6) var<storage, read_write> appended: array<u32>;
 @group(0) @binding(7) var<storage, read_write> last_tokens: array<u32>;
 
-const THREADS = 64u;
-const REQUEST_WORDS = 3u;
-
-// Values of `finished`.
-const RUNNING = 0u;
-const STOPPED = 1u;
-const AT_LENGTH = 2u;
-
-const OUT_OF_RANGE = 2u;
-const BAD_LENGTHS = 4u;
 const NONE = 0xffffffffu;
 
 // The token in column `column` of a request's new tokens; NONE for a value that is no token.

@@ -1,4 +1,5 @@
 //!include params/draft_tree
+//!include params/shared
 //!include exact
 //!include integers
 //!include scan
@@ -61,40 +62,9 @@ override TOKEN_WORDS: u32 = 1u;
 @group(0) @binding(6) var<storage, read_write> row_positions: array<u32>;
 
 const THREADS = 256u;
-const ROW_THREADS = 64u;
 
-// Arguments that are there: `params.has`.
-const HAS_PARENTS = 1u;
-const HAS_SHARES = 2u;
-const HAS_COUNTS = 4u;
-const HAS_TRUST = 8u;
-const HAS_FINISHED = 16u;
-const HAS_BUDGET = 32u;
-const HAS_FLAGS = 64u;
-// Shares are of the whole way from the root.
-const CUMULATIVE = 128u;
-const HAS_PICKED = 256u;
-const HAS_DRAFT_PARENTS = 512u;
-const HAS_SURVIVALS = 1024u;
-const HAS_DEPTHS = 2048u;
-const HAS_FIRST_CHILD = 4096u;
-const HAS_NEXT_SIBLING = 8192u;
-const HAS_MASKS = 16384u;
-const HAS_ROW_OFFSETS = 32768u;
-const HAS_ROWS = 65536u;
-const HAS_ROW_REQUESTS = 131072u;
-const HAS_ROW_PARENTS = 262144u;
-const HAS_ROW_TOKENS = 524288u;
-const HAS_ROW_POSITIONS = 1048576u;
-const HAS_ROOTS = 2097152u;
-// Any output of packed rows.
-const HAS_CAP = 4194304u;
-
-// The workspace begins with the number of rows of all requests.
-const HEAD = 4u;
 // A request's state: how many picks may become drafts, or FINISHED; how many drafts it has; where
 // its rows begin; and what the search of `allot` knows of it.
-const STATE = 6u;
 const KEPT = 0u;
 const NUM = 1u;
 const START = 2u;
@@ -108,11 +78,6 @@ const FINISHED = 0xffffffffu;
 const PENDING = 0u;
 const MAX_DEPTH = 511u;
 const ONE = 0x3f800000u;
-// The bits of 2^-100.
-const MIN_SURVIVAL = 0x0d800000u;
-
-const NON_FINITE = 1u;
-const BAD_LENGTHS = 4u;
 
 fn has(bit: u32) -> bool {
     return (params.has & bit) != 0u;

@@ -1,4 +1,5 @@
 //!include params/hot_slots
+//!include params/shared
 //!include integers
 //!include scan
 // hot_slots: which slots hold the entries that each row wants, and which entries must be fetched.
@@ -17,9 +18,6 @@
 //
 // Bytes moved: the sort reads and writes the keys log^2 times; the slots are read four times, and
 // once for each 8 bits of ages where some non-empty slots must be chosen.
-
-const THREADS = 256u;
-const ROW_WORDS = 8u;
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> work: array<atomic<u32>>;
@@ -44,8 +42,6 @@ const ROW_WORDS = 8u;
 @group(0) @binding(6) var<storage, read_write> fetch_slots: array<u32>;
 @group(0) @binding(7) var<storage, read_write> fetches: array<u32>;
 
-const OUT_OF_RANGE = 2u;
-const BAD_LENGTHS = 4u;
 const NONE = 0xffffffffu;
 // Stands in `slots` for an entry that may be in a slot: no place is this number.
 const IN_SLOTS = 0x80000000u;

@@ -1,4 +1,5 @@
 //!include params/indexer_topk
+//!include params/shared
 //!include scan
 //!include floats
 //!include integers
@@ -37,7 +38,6 @@
 // Threads of a workgroup: CHUNK_THREADS for a chunk, or more for a row.
 override THREADS = 256u;
 override DTYPE = 0u;
-const CHUNK_THREADS = 256u;
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> work: array<atomic<u32>>;
@@ -48,21 +48,15 @@ const CHUNK_THREADS = 256u;
 @group(0) @binding(6) var<storage, read_write> flags: array<atomic<u32>>;
 @group(0) @binding(7) var<storage, read_write> keys: array<u32>;
 
-const NON_FINITE = 1u;
-const BAD_LENGTHS = 4u;
-
 // The number of neighbouring scores of a chunk that a thread handles.
 const SHARE = 16u;
-const CHUNK = 4096u;
 
 // Words of a row's state: the row's first score, its number of scores, the bits of the k-th key
 // found so far, and how many of the keys that begin with these bits are to stay; whether all stay;
 // the bound; and the number of listed keys.
-const STATE = 8u;
 const ALL_STAY = 4u;
 const BOUND = 5u;
 const LISTED = 6u;
-const DIGITS = 256u;
 
 var<workgroup> digits: array<atomic<u32>, DIGITS>;
 var<workgroup> row_state: vec4<u32>;

@@ -1,4 +1,5 @@
 //!include params/indexer_topk_blocks
+//!include params/shared
 //!include scan
 //!include floats
 //!include integers
@@ -19,7 +20,6 @@
 //
 // Bytes moved: each score once, and each score of a block or a covered column once more.
 
-override THREADS = 256u;
 override DTYPE = 0u;
 
 @group(0) @binding(0) var<uniform> params: Blocks;
@@ -34,9 +34,6 @@ override DTYPE = 0u;
 @group(0) @binding(7) var<storage, read_write> befores: array<u32>;
 @group(0) @binding(8) var<storage, read_write> flags: array<atomic<u32>>;
 
-const NON_FINITE = 1u;
-const OUT_OF_RANGE = 2u;
-const BAD_LENGTHS = 4u;
 const NEGATIVE_INFINITY = 0xff800000u;
 const END_OF_POSITIONS = 0x80000000u;
 

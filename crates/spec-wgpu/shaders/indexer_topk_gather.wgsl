@@ -1,4 +1,5 @@
 //!include params/indexer_topk_gather
+//!include params/shared
 //!include floats
 //!include integers
 // indexer_topk: the scores of the chosen positions, and the slots where a paged cache keeps them.
@@ -14,7 +15,6 @@
 // whose neighbours are mostly wanted by neighbouring threads.
 
 override DTYPE = 0u;
-const THREADS = 256u;
 
 @group(0) @binding(0) var<uniform> params: Gather;
 @group(0) @binding(1) var<storage, read> scores: array<u32>;
@@ -27,16 +27,7 @@ const THREADS = 256u;
 @group(0) @binding(7) var<storage, read_write> slots: array<i32>;
 @group(0) @binding(8) var<storage, read_write> flags: array<atomic<u32>>;
 
-const HAS_REQUESTS = 1u;
-const HAS_VALUES = 2u;
-const HAS_SLOTS = 4u;
-const HAS_FLAGS = 8u;
-const HAS_POSITIONS = 16u;
-
 const NONE = 0xffffffffu;
-const NON_FINITE = 1u;
-const OUT_OF_RANGE = 2u;
-const BAD_LENGTHS = 4u;
 const NEGATIVE_INFINITY = 0xff800000u;
 const LARGEST_SLOT = 0x7fffffffu;
 
@@ -101,13 +92,13 @@ fn put_slot(row: u32, i: u32, position: u32, is_position: bool) {
     slots[params.at.b7 + row * params.slot_stride + i] = slot;
 }
 
-@compute @workgroup_size(THREADS)
+@compute @workgroup_size(GATHER_THREADS)
 fn gather(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
-    let output = group_index(group, groups) * THREADS + thread;
+    let output = group_index(group, groups) * GATHER_THREADS + thread;
     if output >= params.rows * params.k {
         return;
     }
@@ -129,13 +120,13 @@ fn gather(
     }
 }
 
-@compute @workgroup_size(THREADS)
+@compute @workgroup_size(GATHER_THREADS)
 fn finish(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
-    let output = group_index(group, groups) * THREADS + thread;
+    let output = group_index(group, groups) * GATHER_THREADS + thread;
     if output >= params.rows * params.k {
         return;
     }

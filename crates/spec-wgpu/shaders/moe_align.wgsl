@@ -1,4 +1,5 @@
 //!include params/moe_align
+//!include params/shared
 //!include integers
 //!include scan
 // moe_align: groups a router's picks by expert, in stable order, and pads each expert's run to
@@ -21,8 +22,6 @@
 //
 // Bytes moved: the picks twice, the outputs once, and a tile's counts three times.
 
-const THREADS = 256u;
-
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> work: array<atomic<u32>>;
 @group(0) @binding(2) var<storage, read> topk_ids: array<u32>;
@@ -35,7 +34,6 @@ const THREADS = 256u;
 @group(0) @binding(8) var<storage, read_write> last: array<atomic<u32>>;
 
 const DROPPED = 0xffffffffu;
-const OUT_OF_RANGE = 2u;
 
 var<workgroup> tile_experts: array<u32, THREADS>;
 

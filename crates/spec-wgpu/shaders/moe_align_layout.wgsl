@@ -3,7 +3,6 @@
 // moe_align.wgsl, on their results, and only where one of these outputs is asked for. A thread a
 // place of `sorted_ids`, and the first threads a block each.
 
-const THREADS = 256u;
 const NONE = 0xffffffffu;
 
 @group(0) @binding(0) var<uniform> params: Params;

@@ -1,4 +1,5 @@
 //!include params/rejection_sample
+//!include params/shared
 //!include floats
 //!include integers
 //!include philox
@@ -44,38 +45,25 @@ override HAS_DRAFT = 0u;
 override WHOLE = 0u;
 override MODE = 0u;
 override MIXED = 0u;
-const ARGMAX = 0u;
-const SAMPLE = 1u;
-const GREEDY = 2u;
 
-const NON_FINITE = 1u;
-const OUT_OF_RANGE = 2u;
-const BAD_LENGTHS = 4u;
 const NONE = 0xffffffffu;
 const REJECTED = 0x80000000u;
 const ONE_BITS = 0x3f800000u;
 // 1e-10, the least draft probability that counts.
 const FLOOR_BITS = 0x2edbe6ffu;
-// The bits of 2^-40, the least residual that can be drawn.
-const MIN_RESIDUAL = 0x2b800000u;
 // Threads of a workgroup that runs a race, and the numbers of groups and of tokens that the race
 // lists at once.
 const WIDE = 256u;
 const RACE_LIST = 512u;
 const RACE_TOKENS = 3u * WIDE;
-// The decisions that random numbers are drawn for.
-const ACCEPT = 1u;
-const RECOVER = 2u;
 
-// A request's state between the passes, 13 words: the row to recover from (or NONE), the number of
+// A request's state between the passes, STATE words: the row to recover from (or NONE), the number of
 // accepted tokens, the first token, the rejected draft id (or NONE), the token after the accepted
 // ones; for `locate` the seed (two words) and the time at which this token finishes the race, as
 // far as is known; whether a draft was rejected; the position of the rejected draft in the
 // request's text (two words); from `note`, the number of tokens and whether the request is greedy.
-const STATE = 13u;
-// A partial result, 5 words: the largest residual and its index; the largest finite target and its
+// A partial result, PARTIAL words: the largest residual and its index; the largest finite target and its
 // index; flags.
-const PARTIAL = 5u;
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> work: array<u32>;
@@ -163,7 +151,7 @@ fn draft_at(token: u32, column: u32) -> u32 {
 
 // ---- gather ----------------------------------------------------------------
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(SMALL)
 fn gather(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
@@ -217,7 +205,7 @@ fn uniform_bits(request: u32, token: u32, draft: u32) -> u32 {
     }
     let at = (params.at.b3 + request) * 2u;
     let seed = vec2(randomness[at], randomness[at + 1u]);
-    let draw = Draw(seed, position_of(request, draft), ACCEPT);
+    let draw = Draw(seed, position_of(request, draft), PURPOSE_ACCEPT);
     let word = block(draw, 0u).x >> 8u;
     // Exact: 24 bits and a power of two.
     return bitcast<u32>(f32(word) * bitcast<f32>((127u - 24u) << 23u));
@@ -268,7 +256,7 @@ fn judge(request: u32, token: u32, draft: u32) -> u32 {
     return select(REJECTED, 0u, accepts(t, d, u));
 }
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(SMALL)
 fn walk(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
@@ -339,7 +327,7 @@ fn walk(
 
 // ---- note -------------------------------------------------------------------
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(SMALL)
 fn note(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
@@ -374,7 +362,7 @@ fn bonus_of(request: u32) -> vec2<u32> {
     return select(vec2(low, 0u), vec2(0u, OUT_OF_RANGE), outside);
 }
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(SMALL)
 fn end(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
@@ -417,7 +405,7 @@ fn write_counts(request: u32) {
     bonus_counts[params.at.b5 + request] = 1u - recovered;
 }
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(SMALL)
 fn emit(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,

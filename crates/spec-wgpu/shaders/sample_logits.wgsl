@@ -1,4 +1,5 @@
 //!include sampling_row
+//!include params/shared
 //!include integers
 //!include philox
 //!include probability
@@ -47,8 +48,6 @@
 // filters, those of the groups that reach the kept entries. A top-p alone reads the logits once or
 // twice more.
 
-const NON_FINITE = 1u;
-const BAD_LENGTHS = 4u;
 const ONE = vec2(0u, 256u);
 
 const ROUTE_NONE = 0u;

@@ -18,8 +18,7 @@
 @group(0) @binding(6) var<storage, read_write> top_tokens: array<u32>;
 @group(0) @binding(7) var<storage, read_write> top_logprobs: array<f32>;
 
-const MAX_DRAWS = 64u;
-const LIKELIEST = 256u;
+const LIKELIEST = MAX_TOP;
 
 // The keys of the row's tokens; the same keys in descending order, to count by, with 0 for a
 // missing token; and the place of each token in this order.

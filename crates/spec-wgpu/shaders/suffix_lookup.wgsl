@@ -1,4 +1,5 @@
 //!include params/suffix_lookup
+//!include params/shared
 //!include integers
 //!include scan
 //!include suffix_windows
@@ -61,35 +62,15 @@ override DRAFT_WORDS: u32 = 1u;
 @group(0) @binding(2) var<storage, read_write> first_child: array<u32>;
 @group(0) @binding(3) var<storage, read_write> next_sibling: array<u32>;
 
-const THREADS = 256u;
-// Places of a tile, and of a tile that a thread looks at.
-const TILE = 1024u;
+// Places of a tile that a thread looks at.
 const OWN = TILE / THREADS;
-// Requests that a workgroup looks for in a tile of the corpus.
-const REQUESTS = 64u;
-// The most windows of a request, and those that a thread has.
-const MAX_WINDOWS = 1024u;
+// Windows of a request that a thread has.
 const OWN_WINDOWS = MAX_WINDOWS / THREADS;
-// Offers that a thread has: an offer that never becomes one of up to 64 nodes has windows that no
-// other such offer has.
-const OWN_OFFERS = (MAX_WINDOWS + 64u + THREADS - 1u) / THREADS;
-
-// Arguments that are there: `params.has`.
-const HAS_CORPUS_LENGTH = 1u;
-const HAS_PARENTS = 2u;
-const HAS_SHARES = 4u;
-const HAS_MATCH_LENGTHS = 8u;
-const HAS_FLAGS = 16u;
-const HAS_FIRST_CHILD = 32u;
-const HAS_NEXT_SIBLING = 64u;
-const HAS_REQUESTS = 128u;
-const HAS_MAX_DRAFTS = 256u;
-const PAD_WITH_LAST = 512u;
-// Numbers of `requests` have two words.
-const WIDE_REQUESTS = 1024u;
+// Offers that a thread has: an offer that never becomes one of up to MAX_DRAFTS nodes has windows that
+// no other such offer has.
+const OWN_OFFERS = (MAX_WINDOWS + MAX_DRAFTS + THREADS - 1u) / THREADS;
 
 // A request's state.
-const STATE = 16u;
 const LENGTH = 0u;
 const CORPUS = 1u;
 const FLAGS = 2u;
@@ -113,13 +94,10 @@ const SLOT = 13u;
 const LIMIT = 14u;
 // 1 where the window of texts has the request's text, or is the first one and there is no text.
 const HERE = 15u;
-// A node in the workspace: its token, its parent, how many windows it has.
-const NODE = 4u;
 
 // A window in the corpus. Places are below 2^31.
 const IN_CORPUS = 0x80000000u;
 const NONE = 0xffffffffu;
-const BAD_LENGTHS = 4u;
 
 fn has(bit: u32) -> bool {
     return (params.has & bit) != 0u;
@@ -293,7 +271,7 @@ fn describe(row: u32, writes: bool) -> Request {
     return Request(text_of(slot), length, of_corpus, min(params.max_match, length), last);
 }
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(ROW_THREADS)
 fn prepare(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
@@ -571,7 +549,7 @@ fn grow(
 
 // ---- passes 7 and 8 -------------------------------------------------------------
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(ROW_THREADS)
 fn finish(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
@@ -634,7 +612,7 @@ fn child_of(row: u32, first: u32, parent: u32) -> u32 {
     return NONE;
 }
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(ROW_THREADS)
 fn link(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,

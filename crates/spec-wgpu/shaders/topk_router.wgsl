@@ -37,9 +37,6 @@ override DTYPE: u32 = 0u;
 override SCORING: u32 = 0u;
 override IN_STORAGE: bool = false;
 
-const SOFTMAX = 1u;
-const SQRT_SOFTPLUS = 2u;
-
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> x: array<u32>;
 @group(0) @binding(2) var<storage, read> bias: array<u32>;
@@ -58,15 +55,10 @@ const SQRT_SOFTPLUS = 2u;
 @group(0) @binding(3) var<storage, read_write> load: array<atomic<u32>>;
 @group(0) @binding(6) var<storage, read_write> logical: array<u32>;
 
-// Words of workgroup memory for all teams' keys.
-const POOL = 3328u;
 const NEGATIVE_INFINITY = 0xff800000u;
 const NOBODY = 0xffffffffu;
 // 2^60. The largest score is the square root of the largest logit; LIFT times this score is finite.
 const LIFT = 1152921504606846976.0f;
-// Above this number of groups, the kept groups are found from the bits of their keys, not by their
-// ranks: see the host.
-const MANY_GROUPS = 256u;
 
 // The words of each team: a key per expert; the largest and the second largest key of every part of
 // a group; the chosen experts; the scores of the chosen experts.
@@ -496,7 +488,7 @@ fn replay(me: Invocation) {
 }
 
 // Replaces a picked expert by its place, and counts the pick.
-@compute @workgroup_size(256)
+@compute @workgroup_size(PLACED)
 fn place(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,

@@ -1,4 +1,5 @@
 //!include params/tree_verify
+//!include params/shared
 //!include integers
 // tree_verify: walks each request's tree of drafts along the tokens that the target chose.
 //
@@ -34,20 +35,11 @@
 @group(0) @binding(1) var<storage, read> walked: array<u32>;
 @group(0) @binding(2) var<storage, read_write> num_of_packed: array<u32>;
 
-const THREADS = 64u;
 // NONE is no node; BROKEN is an invalid pointer.
 const NONE = 0xffffffffu;
 const BROKEN = 0xfffffffeu;
 // Stands for no token; differs from every token that the target chose.
 const NO_TOKEN = 0xffffffffu;
-
-const OUT_OF_RANGE = 2u;
-const BAD_LENGTHS = 4u;
-
-// Arguments that are there, and their form: `params.has`.
-const HAS_FLAGS = 1u;
-const HAS_OFFSETS = 2u;
-const PACKED_DRAFT = 4u;
 
 var<workgroup> emitted: u32;
 

@@ -28,7 +28,6 @@
 //
 // Bytes moved: the keys once to survey and 3 times to compact, plus the bytes that sorting moves.
 
-override THREADS: u32 = 256u;
 // Keys per thread; a tile has 256 times as many keys.
 override ROWS: u32 = 16u;
 // Whether a tile is put in order in workgroup memory, and the number of its keys there.
@@ -50,14 +49,6 @@ const UNSORTED = 2u;
 const MODE = 3u;
 const MAP = 4u;
 const CUT = 10u;
-const TOTALS = 11u;
-
-// How a call goes on.
-const BY_DIGITS = 0u;
-const BY_BUCKETS = 1u;
-const ASCENDING = 2u;
-
-const DIGITS = 256u;
 
 // The buffers that hold keys.
 const KEYS = 0u;

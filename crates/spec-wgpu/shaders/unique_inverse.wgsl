@@ -13,9 +13,6 @@
 // If keys change during the call, the distinct keys may lack a key: then its place is that of
 // another one. Whatever the distinct keys are, a place is a number of one of them.
 
-const THREADS = 256u;
-// Keys of a thread.
-const ROWS = 16u;
 const SPLITTER_BITS = 10u;
 const SPLITTERS = 1024u;
 

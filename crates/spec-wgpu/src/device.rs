@@ -92,8 +92,13 @@ impl Wgpu {
             let words = format!("there is no such device; wgpu shows {count}, from wgpu:0");
             return Err(Error::device(name, Status::DeviceNotFound, words));
         }
-        let adapter = found.swap_remove(index);
-        let (features, limits) = wanted(&adapter, options.plain);
+        Self::of_adapter(index, &found.swap_remove(index), options)
+    }
+
+    /// Opens an adapter.
+    fn of_adapter(index: usize, adapter: &wgpu::Adapter, options: &Options) -> Result<Self> {
+        let name = Device::new(BACKEND, index);
+        let (features, limits) = wanted(adapter, options.plain);
         if !limits.check_limits(&adapter.limits()) {
             let words = "the adapter is below WebGPU's default limits";
             return Err(Error::device(name, Status::DeviceArchitectureNotSupported, words));
@@ -117,6 +122,36 @@ impl Wgpu {
             lock(&uncaptured.uncaptured).get_or_insert_with(|| (kind_of(&error), words_of(&error)));
         }));
         Self::new(index, device, queue, options, failures)
+    }
+
+    /// A device that compiles shaders and runs nothing, with the limits of a usual GPU and subgroups of
+    /// so many threads, or no subgroups: for tests that ask which shaders a call runs.
+    #[cfg(test)]
+    pub(crate) fn without_device(subgroup: Option<u32>, options: &Options) -> Self {
+        let mut features = Features::all_webgpu_mask();
+        features.set(Features::SUBGROUP, subgroup.is_some());
+        let limits = Limits {
+            max_compute_workgroup_storage_size: 48 << 10,
+            max_compute_invocations_per_workgroup: 1024,
+            max_compute_workgroup_size_x: 1024,
+            max_storage_buffers_per_shader_stage: 64,
+            max_storage_buffer_binding_size: (1 << 31) - 4,
+            max_buffer_size: 1 << 31,
+            ..Limits::default()
+        };
+        let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+        descriptor.backends = wgpu::Backends::NOOP;
+        descriptor.backend_options.noop = wgpu::NoopBackendOptions {
+            enable: true,
+            features: Some(features),
+            limits: Some(limits),
+            subgroup_min_size: subgroup,
+            subgroup_max_size: subgroup,
+            ..Default::default()
+        };
+        let instance = wgpu::Instance::new(descriptor);
+        let adapter = pollster::block_on(instance.request_adapter(&Default::default()));
+        Self::of_adapter(0, &adapter.expect("the adapter"), options).expect("the device")
     }
 
     /// Uses a device and queue that the caller already has, with the features and limits that the

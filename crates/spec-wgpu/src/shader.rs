@@ -51,7 +51,7 @@ macro_rules! params {
 }
 pub(crate) use params;
 
-/// The files in `include/`.
+/// The files in `include/`, and the constants that several operators need.
 const INCLUDES: &[Include] = &[
     ("adjust_arithmetic", include_str!("../shaders/include/adjust_arithmetic.wgsl")),
     ("adjust_dry", include_str!("../shaders/include/adjust_dry.wgsl")),
@@ -91,6 +91,7 @@ const INCLUDES: &[Include] = &[
     ("unique_survey", include_str!("../shaders/include/unique_survey.wgsl")),
     ("unique_whole", include_str!("../shaders/include/unique_whole.wgsl")),
     ("unique_windows", include_str!("../shaders/include/unique_windows.wgsl")),
+    ("params/shared", include_str!("../shaders/params/shared.wgsl")),
 ];
 
 /// Files that replace the include of the same name where subgroups may be used.

@@ -1,7 +1,28 @@
-// Written by `cargo xtask params` from src/ops/adjust_logits.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 #pragma once
 
 #include "ids.cuh"
+#include "params/shared.cuh"
+
+// Tokens of a text that a thread has in flight.
+enum : u32 { AHEAD = 4u };
+// Words of a bitmap that the kernels take together.
+enum : u32 { GROUP = 4u };
+// A text has fewer tokens than this, since the kernels keep the count of a token beside marks, in a
+// word.
+enum : u32 { MAX_TOKENS = 536870912u };
+// The largest number of tokens of a sequence that DRY counts.
+enum : u32 { MAX_MATCH = 64u };
+// The largest number of threads of a block of the kernels `direct`.
+enum : u32 { DIRECT_THREADS = 1024u };
+// Bytes of shared memory for a word of 32 tokens in the kernels `direct`: a token has an entry of
+// two bytes and a bit, and with DRY one more byte.
+enum : u32 { DIRECT_WORD = 68u };
+enum : u32 { DIRECT_DRY_WORD = 100u };
+// The largest number of threads of a block of the kernels `ranked`.
+enum : u32 { RANKED_THREADS = 512u };
+// The largest number of threads of a block of the kernel `think`.
+enum : u32 { THINK_THREADS = 1024u };
 
 // The parameters of the kernels of `adjust_logits`. An absent pointer is null.
 struct Params {
@@ -101,7 +122,7 @@ struct Params {
     u32 end_tokens;
     // The number of tokens of `think_forced`.
     u32 forced_tokens;
-    // The type of logits, for kernels that have all types: 0 for f32, 1 for f16, 2 for bf16.
+    // The type of logits, for kernels that have all types: `F32`, `F16` or `BF16`.
     u32 dtype;
 };
 // In bytes, as the host has them.

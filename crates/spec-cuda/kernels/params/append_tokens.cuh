@@ -1,7 +1,14 @@
-// Written by `cargo xtask params` from src/ops/append_tokens.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 #pragma once
 
 #include "ids.cuh"
+
+// Threads of a block.
+enum : u32 { THREADS = 256u };
+// Values of `finished`: the request goes on, met a stop token, or reached its length limit.
+enum : i32 { RUNNING = 0 };
+enum : i32 { STOPPED = 1 };
+enum : i32 { AT_LENGTH = 2 };
 
 // The parameters of the kernel of `append_tokens`.
 struct Params {

@@ -1,7 +1,12 @@
-// Written by `cargo xtask params` from src/ops/deduplicate_topk.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 #pragma once
 
 #include "common.cuh"
+
+// Threads of a block.
+enum : u32 { THREADS = 1024u };
+// Words of shared memory before the staging area: bits of values, and counts.
+enum : u32 { BIT_WORDS = 16384u };
 
 // The parameters of the kernels of `deduplicate_topk`.
 struct Params {

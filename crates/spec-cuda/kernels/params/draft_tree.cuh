@@ -1,7 +1,17 @@
-// Written by `cargo xtask params` from src/ops/draft_tree.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 #pragma once
 
 #include "ids.cuh"
+
+// The largest number of threads of a block.
+enum : u32 { MAX_THREADS = 512u };
+// The largest number of drafts of a request.
+enum : u32 { MAX_DRAFTS = 256u };
+// The largest number of candidates of a request.
+enum : u32 { MAX_CANDIDATES = 4096u };
+// The bits of 2^-100. A survival below 2^-100 counts as 0, so that no product is a subnormal
+// number.
+enum : u32 { MIN_SURVIVAL = 226492416u };
 
 // The parameters of the kernels of `draft_tree`.
 struct Params {

@@ -1,7 +1,14 @@
-// Written by `cargo xtask params` from src/ops/hot_slots.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 #pragma once
 
 #include "common.cuh"
+
+// Threads of a block.
+enum : u32 { THREADS = 1024u };
+// Bits of a digit of an age.
+enum : u32 { LOG_BINS = 11u };
+// The values of a digit. Shared memory has a counter for each.
+enum : u32 { BINS = 2048u };
 
 // The parameters of the kernels of `hot_slots`.
 struct Params {

@@ -1,7 +1,21 @@
-// Written by `cargo xtask params` from src/ops/indexer_topk.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 #pragma once
 
 #include "ids.cuh"
+
+// The largest number of threads of a block by digits.
+enum : u32 { MAX_THREADS = 1024u };
+// By digits: scores of a tile that a thread holds while its scores of the next tile are loaded: 64
+// KB of f32 for a block, twice what is needed to hide the latency of memory.
+enum : u32 { OF_THREAD = 8u };
+// The largest number of threads of a block by a bound. In a task of few instructions, a warp spends
+// as much time on finding its part as on working on it, so few warps with many scores each are
+// faster.
+enum : u32 { BOUND_THREADS = 512u };
+// By a bound: scores of a tile that a thread has in registers, one for each bit of a word.
+enum : u32 { OF_TILE = 32u };
+// By a bound: words of each thread that are in flight to shared memory at any time.
+enum : u32 { STAGED_WORDS = 32u };
 
 // The parameters of the kernels of `indexer_topk`.
 struct Params {

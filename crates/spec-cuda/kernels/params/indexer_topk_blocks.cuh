@@ -1,7 +1,12 @@
-// Written by `cargo xtask params` from src/ops/indexer_topk_blocks.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 #pragma once
 
 #include "ids.cuh"
+
+// Threads of a block.
+enum : u32 { THREADS = 256u };
+// Vectors of 16 bytes that a thread pools.
+enum : u32 { VECTORS = 8u };
 
 // The parameters of the kernels that run before a row is chosen from. `T` is the type of the
 // scores.
@@ -68,6 +73,13 @@ static_assert(SPEC_OFFSET(Blocks<float>, forced_last) == 120);
 static_assert(SPEC_OFFSET(Blocks<float>, c) == 124);
 static_assert(SPEC_OFFSET(Blocks<float>, block) == 128);
 static_assert(SPEC_OFFSET(Blocks<float>, reserved) == 132);
+
+// Threads that choose in a short row.
+enum : u32 { FEW_THREADS = 128u };
+// The largest number of scores of a short row.
+enum : u32 { FEW_COLS = 2048u };
+// The largest number of scores of a short row that are chosen by their values.
+enum : u32 { FEW_ROOM = 32u };
 
 // The parameters of the kernels that choose in short rows. `T` is the type of the scores.
 template <typename T>

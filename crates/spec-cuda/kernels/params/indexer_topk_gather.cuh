@@ -1,7 +1,10 @@
-// Written by `cargo xtask params` from src/ops/indexer_topk_gather.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 #pragma once
 
 #include "ids.cuh"
+
+// The largest number of threads of a block.
+enum : u32 { GATHER_THREADS = 256u };
 
 // The parameters of the kernels that gather values and slots. `T` is the type of the scores.
 template <typename T>

@@ -1,7 +1,10 @@
-// Written by `cargo xtask params` from src/ops/moe_align.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 #pragma once
 
 #include "common.cuh"
+
+// The largest number of threads of a block.
+enum : u32 { MAX_THREADS = 1024u };
 
 // The parameters of the kernels of `moe_align`.
 struct Params {

@@ -1,7 +1,10 @@
-// Written by `cargo xtask params` from src/ops/moe_align_layout.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 #pragma once
 
 #include "common.cuh"
+
+// Threads of a block.
+enum : u32 { THREADS = 256u };
 
 // The parameters of the kernel `moe_align_layout`.
 struct Params {

@@ -1,7 +1,11 @@
-// Written by `cargo xtask params` from src/ops/ngram.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 #pragma once
 
 #include "common.cuh"
+
+// The largest number of blocks of a team: with more blocks, communication takes longer than the
+// additional blocks save.
+enum : u32 { MAX_BLOCKS = 8u };
 
 // The parameters of the kernels of `ngram_match` and `hybrid_mtp_ngram`. An argument that an
 // operator does not have is null.

@@ -1,4 +1,4 @@
-// Written by `cargo xtask params` from src/ops/prompt_lookup.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 #pragma once
 
 #include "common.cuh"

@@ -1,7 +1,16 @@
-// Written by `cargo xtask params` from src/ops/sample_logits.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 #pragma once
 
 #include "ids.cuh"
+
+// Blocks that fit a multiprocessor, of the kernels in which one block ends a row.
+enum : u32 { SHARING = 2u };
+// Tokens of the largest vocabulary that a kernel takes whose rows no filter cuts.
+enum : u32 { MAX_PLAIN = 262144u };
+// The largest number of likeliest tokens that a row reports.
+enum : u32 { MAX_TOP = 256u };
+// The largest number of tokens that a row draws in the kernel that also reports them.
+enum : u32 { MAX_REPORTED_DRAWS = 16u };
 
 // The parameters of the kernels of `sample_logits` that draw tokens. `T` is the type of the logits.
 template <typename T>

@@ -1,7 +1,17 @@
-// Written by `cargo xtask params` from src/ops/sample_logits_columns.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 #pragma once
 
 #include "params/sample_logits.cuh"
+
+// Values of `winners` that are no time: the row takes its forced token; a row without randomness
+// has its token; no token may win.
+enum : u64 { PLACE_FORCED = 0ull };
+enum : u64 { PLACE_CERTAIN = 1ull };
+enum : u64 { PLACE_NOTHING = 2147483647ull };
+// Threads of a block of the kernel that looks at the ids.
+enum : u32 { ID_THREADS = 256u };
+// Bytes of what is known of the ids of [`GROUP`] columns.
+enum : u32 { ID_GROUP = 80u };
 
 // The parameters of the kernels of rows by columns. `T` is the type of the logits.
 template <typename T>

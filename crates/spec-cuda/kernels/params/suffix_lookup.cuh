@@ -1,7 +1,21 @@
-// Written by `cargo xtask params` from src/ops/suffix_lookup.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 #pragma once
 
 #include "common.cuh"
+
+// Threads of a block in both launches.
+enum : u32 { THREADS = 512u };
+// Blocks on a multiprocessor.
+enum : u32 { SHARING = 2u };
+// Tokens of a tile, which a warp has at a time.
+enum : u32 { TILE = 256u };
+// The largest number of tokens in a match.
+enum : u32 { MAX_MATCH = 64u };
+// The largest number of drafts of a request.
+enum : u32 { MAX_DRAFTS = 64u };
+// The largest number of windows from which one warp grows a tree. The kernel keeps the tokens that
+// follow these windows in shared memory.
+enum : u32 { MAX_WARP_WINDOWS = 64u };
 
 // The parameters of the kernels of `suffix_lookup`.
 struct Params {

@@ -1,7 +1,21 @@
-// Written by `cargo xtask params` from src/ops/topk_router.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 #pragma once
 
-#include "common.cuh"
+#include "params/shared.cuh"
+
+// Codes of scoring functions: the logistic function, softmax over the row, and the square root of
+// softplus.
+enum : u32 { SIGMOID = 0u };
+enum : u32 { SOFTMAX = 1u };
+enum : u32 { SQRT_SOFTPLUS = 2u };
+// The largest number of threads of a block of the kernels for any shape, `general` and `replay`.
+enum : u32 { GENERAL_THREADS = 128u };
+// Threads of a block of the quick, the grouped and the flat route.
+enum : u32 { QUICK_THREADS = 256u };
+enum : u32 { GROUPED_THREADS = 128u };
+enum : u32 { FLAT_THREADS = 128u };
+// Threads of a block of the kernel that counts the load.
+enum : u32 { LOAD_THREADS = 1024u };
 
 // The parameters of every kernel of `topk_router`.
 struct Params {
@@ -25,7 +39,7 @@ struct Params {
     u32 topk_groups;
     // The number of picks of a token.
     u32 topk;
-    // The scoring function: 0 sigmoid, 1 softmax, 2 the square root of softplus.
+    // The scoring function: `SIGMOID`, `SOFTMAX` or `SQRT_SOFTPLUS`.
     u32 scoring;
     // 1 if a group's score is its largest choice, 0 if it is the sum of the two largest.
     u32 group_max;
@@ -69,7 +83,7 @@ struct Options {
     const i32* replica_counts;
     // The load: the number of picks of each place is added to it, [physical], or null.
     i32* load;
-    // The type of the bias: 0 f32, 1 f16, 2 bf16.
+    // The type of the bias: `F32`, `F16` or `BF16`.
     u32 bias_type;
     // 1 if `indices` has 64 bits, 0 if it has 32.
     u32 wide_indices;
@@ -124,7 +138,7 @@ struct Replay {
     // The picked experts before `replicas` turns them into places, [tokens, topk + shared_experts],
     // or null.
     Rows<i32> logical;
-    // The type of the weights: 0 f32, 1 f16, 2 bf16.
+    // The type of the weights: `F32`, `F16` or `BF16`.
     u32 weights_type;
     u32 reserved;
 };

@@ -1,7 +1,14 @@
-// Written by `cargo xtask params` from src/ops/tree_verify.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 #pragma once
 
 #include "ids.cuh"
+
+// The largest number of threads of a block.
+enum : u32 { MAX_THREADS = 256u };
+// Threads of a block that follows a chain: one warp, which looks at 32 nodes at a time.
+enum : u32 { CHAIN_THREADS = 32u };
+// Bytes of shared memory per node.
+enum : u32 { NODE = 16u };
 
 // The parameters of the kernels of `tree_verify`.
 struct Params {

@@ -1,7 +1,54 @@
-// Written by `cargo xtask params` from src/ops/unique.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 #pragma once
 
 #include "common.cuh"
+
+// Values of a digit.
+enum : u32 { RADIX = 256u };
+// Threads of a block, unless another number is given below.
+enum : u32 { THREADS = 512u };
+enum : u32 { WARPS = 16u };
+// Size in bytes of the struct `Plan` of the kernels.
+enum : u32 { PLAN_BYTES = 16576u };
+// Phases in addition to the passes: counting digits, and dropping equal keys.
+enum : u32 { PHASES = 2u };
+// Keys of 8 and of 4 bytes that a thread holds in a pass.
+enum : u32 { PASS_ITEMS_64 = 16u };
+enum : u32 { PASS_ITEMS_32 = 24u };
+// Blocks per multiprocessor of `unique_by_digits` and of `unique_compact`.
+enum : u32 { DIGITS_BLOCKS = 2u };
+enum : u32 { COMPACT_BLOCKS = 2u };
+// Size of the keys of a tile in `unique_compact`, in bytes.
+enum : u32 { COMPACT_TILE_BYTES = 32768u };
+// Distinct keys whose positions a block turns into counts.
+enum : u32 { CHUNK = 4096u };
+// Keys of the sample of `unique_check`, and its blocks per multiprocessor.
+enum : u32 { SAMPLES = 4096u };
+enum : u32 { CHECK_BLOCKS = 3u };
+// Threads of a block of `unique_survey`, and keys that a block takes in one step.
+enum : u32 { SURVEY_THREADS = 1024u };
+enum : u32 { SURVEY_KEYS = 8192u };
+// Keys of a tile of a partition.
+enum : u32 { SPLIT_KEYS = 8192u };
+// The largest number of digits of a partition.
+enum : u32 { MAX_SPLIT = 512u };
+// Blocks of a partition per multiprocessor, if a block takes several tiles in turn.
+enum : u32 { SPLIT_BLOCKS = 2u };
+// Slots of a tile for dropping equal keys.
+enum : u32 { THIN_SLOTS = 4096u };
+// Threads of a block of a wide partition, and keys of a tile, of 8 and of 4 bytes.
+enum : u32 { WIDE_THREADS = 1024u };
+enum : u32 { WIDE_KEYS_64 = 12288u };
+enum : u32 { WIDE_KEYS_32 = 16384u };
+// The largest number of digits of a wide partition.
+enum : u32 { WIDE_SPLIT = 2048u };
+// Keys that fit a bucket.
+enum : u32 { BUCKET_KEYS = 9216u };
+// The route by bits: threads of a block, and keys of a tile.
+enum : u32 { BITS_THREADS = 1024u };
+enum : u32 { SPREAD_KEYS = 16384u };
+// The route by bits: the largest number of parts of the range.
+enum : u32 { MAX_PARTS = 1024u };
 
 // The parameters of all kernels of `unique`.
 struct Params {

@@ -1,7 +1,23 @@
-// Written by `cargo xtask params` from src/ops/unique_inverse.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 #pragma once
 
 #include "common.cuh"
+
+// Threads of a block.
+enum : u32 { THREADS = 512u };
+// Keys that a block looks up in one step.
+enum : u32 { TILE = 2048u };
+// Blocks per multiprocessor of `unique_inverse`.
+enum : u32 { INVERSE_BLOCKS = 2u };
+// Neighbouring distinct keys of a thread of `unique_index`. All are in one segment, if there is a
+// table.
+enum : u32 { RUN = 4u };
+// There are at most `2^SPLITTER_BITS` segments.
+enum : u32 { SPLITTER_BITS = 12u };
+// Segments of at most `2^NO_TABLE` keys are searched without a table.
+enum : u32 { NO_TABLE = 2u };
+// An entry of a table is at most `2^ENTRY_BITS`.
+enum : u32 { ENTRY_BITS = 15u };
 
 // The parameters of the kernels of `unique` that look up keys.
 struct Params {

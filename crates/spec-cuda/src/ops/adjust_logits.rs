@@ -4,7 +4,7 @@
 use spec_conformance::launch_params::Header;
 use spec_core::launch_params;
 use spec_core::ops::AdjustLogits;
-use spec_core::ops::adjust_logits::{Buffers, Plan};
+use spec_core::ops::adjust_logits::{self, Buffers, Plan};
 use spec_core::{DType, Error, Kernel, Matrix, Result, Status, Stream, Supports, ViewMut};
 
 use crate::Cuda;
@@ -12,44 +12,30 @@ use crate::archive::{Archive, archive};
 use crate::args::{IntegerRows, Integers, Rows};
 use crate::kernel::{Function, Shape};
 use crate::limits::Limits;
+use crate::ops::shared::float_code;
 
 static KERNELS: Archive = archive!("adjust_logits");
 
-/// Tokens of a text that a thread has in flight.
-const AHEAD: usize = 4;
 /// The smallest number of threads of a block.
 const MIN_THREADS: usize = 128;
 /// Tokens of a word, the unit of the kernels' bitmaps.
 const WORD: usize = 32;
-/// Words that the kernels take together.
-const GROUP: usize = 4;
 /// The largest number of blocks of a row, which a row gets only if multiprocessors would be idle
 /// otherwise, and the smallest number of tokens of such a block.
 const MAX_BLOCKS: usize = 64;
 const BLOCK_TOKENS: usize = 512;
-/// The kernels `direct`: the largest number of threads of a block; the bytes of a word, whose tokens
-/// have an entry of two bytes and a bit each, and with DRY a byte; the largest number of words of a
-/// class.
-const DIRECT_THREADS: usize = 1024;
-const DIRECT_WORD: usize = WORD * 2 + 4;
-const DIRECT_DRY_WORD: usize = DIRECT_WORD + WORD;
+/// The kernels `direct`: the largest number of words of a class.
 const DIRECT_WORDS: usize = 1024;
 /// Shared memory of fixed size of a block, at most.
 const FIXED_SHARED: usize = 3 * 1024;
-/// The kernels `ranked`: the largest number of threads of a block; the bytes of a group of words, which
-/// has two bitmaps and a rank; the largest number of words of a class; the bytes of a slot without
-/// biases, and with biases; the largest number of slots of a block. Two blocks of the largest size fit
-/// a multiprocessor.
-const RANKED_THREADS: usize = 512;
+/// The kernels `ranked`: the bytes of a group of words, which has two bitmaps and a rank; the largest
+/// number of words of a class; the bytes of a slot without biases, and with biases; the largest number
+/// of slots of a block. Two blocks of the largest size fit a multiprocessor.
 const RANKED_GROUP: usize = 2 * 4 * GROUP + 4;
 const RANKED_WORDS: usize = 4096;
 const SLOT: usize = 8;
 const BIASED_SLOT: usize = 12;
 const MAX_SLOTS: usize = 4096;
-/// The kernel `think`: the largest number of threads of a block.
-const THINK_THREADS: usize = 1024;
-/// A text has fewer tokens than this, since the kernel keeps counts in so many bits beside marks.
-const MAX_TOKENS: usize = 1 << 29;
 
 launch_params! {
     /// The parameters of the kernels of `adjust_logits`. An absent pointer is null.
@@ -150,14 +136,37 @@ launch_params! {
         end_tokens: u32,
         /// The number of tokens of `think_forced`.
         forced_tokens: u32,
-        /// The type of logits, for kernels that have all types: 0 for f32, 1 for f16, 2 for bf16.
+        /// The type of logits, for kernels that have all types: `F32`, `F16` or `BF16`.
         dtype: u32,
     }
+
+    /// Tokens of a text that a thread has in flight.
+    const AHEAD: usize = 4;
+    /// Words of a bitmap that the kernels take together.
+    const GROUP: usize = 4;
+    /// A text has fewer tokens than this, since the kernels keep the count of a token beside marks, in
+    /// a word.
+    const MAX_TOKENS: usize = 1 << 29;
+    /// The largest number of tokens of a sequence that DRY counts.
+    const MAX_MATCH: usize = adjust_logits::MAX_MATCH;
+    /// The largest number of threads of a block of the kernels `direct`.
+    const DIRECT_THREADS: usize = 1024;
+    /// Bytes of shared memory for a word of 32 tokens in the kernels `direct`: a token has an entry of
+    /// two bytes and a bit, and with DRY one more byte.
+    const DIRECT_WORD: usize = WORD * 2 + 4;
+    const DIRECT_DRY_WORD: usize = DIRECT_WORD + WORD;
+    /// The largest number of threads of a block of the kernels `ranked`.
+    const RANKED_THREADS: usize = 512;
+    /// The largest number of threads of a block of the kernel `think`.
+    const THINK_THREADS: usize = 1024;
 }
 
 #[cfg(test)]
-pub(super) const HEADER: Header =
-    Header { name: "adjust_logits", includes: &["ids.cuh"], structs: &[Params::DESCRIPTION] };
+pub(super) const HEADER: Header = Header {
+    name: "adjust_logits",
+    includes: &["ids.cuh", "params/shared.cuh"],
+    structs: &[Params::DESCRIPTION],
+};
 
 /// How a launch divides its work.
 #[derive(Debug)]
@@ -317,11 +326,7 @@ unsafe impl Kernel<AdjustLogits> for Prepared {
             start_tokens: plan.think.map_or(0, |think| think.start as u32),
             end_tokens: plan.think.map_or(0, |think| think.end as u32),
             forced_tokens: plan.think.map_or(0, |think| think.forced as u32),
-            dtype: match plan.logits.dtype {
-                DType::F16 => 1,
-                DType::BF16 => 2,
-                _ => 0,
-            },
+            dtype: float_code(plan.logits.dtype),
         };
         // SAFETY: `Params` is the kernel's, field by field; the buffers were checked against the
         // plan, and the kernel checks every token, offset, length and parent, which are data,

@@ -3,7 +3,7 @@
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
 use spec_core::ops::AppendTokens;
-use spec_core::ops::append_tokens::{Buffers, Plan};
+use spec_core::ops::append_tokens::{self, Buffers, Plan};
 use spec_core::{Kernel, Result, Stream, Supports, ViewMut, launch_params};
 
 use crate::Cuda;
@@ -13,9 +13,8 @@ use crate::kernel::{Function, Shape};
 
 static KERNELS: Archive = archive!("append_tokens");
 
-/// Threads of a block, and the requests of a block: one warp per request.
-const THREADS: u32 = 256;
-const REQUESTS: usize = 8;
+/// The requests of a block: one warp per request.
+const REQUESTS: usize = THREADS as usize / 32;
 
 launch_params! {
     /// The parameters of the kernel of `append_tokens`.
@@ -51,6 +50,13 @@ launch_params! {
         /// Fills the last eight bytes.
         reserved: u32,
     }
+
+    /// Threads of a block.
+    const THREADS: u32 = 256;
+    /// Values of `finished`: the request goes on, met a stop token, or reached its length limit.
+    const RUNNING: i32 = append_tokens::RUNNING;
+    const STOPPED: i32 = append_tokens::STOPPED;
+    const AT_LENGTH: i32 = append_tokens::AT_LENGTH;
 }
 
 #[cfg(test)]

@@ -13,7 +13,6 @@ use crate::kernel::{Function, Shape};
 
 static KERNELS: Archive = archive!("deduplicate_topk");
 
-const THREADS: u32 = 1024;
 /// The number of values that a thread keeps in registers, and the kernel for this number.
 const KERNELS_BY_SIZE: [(usize, &str); 5] = [
     (2, "deduplicate_topk_2"),
@@ -63,6 +62,11 @@ launch_params! {
         /// or null.
         inverse: Rows as "Rows<i32>",
     }
+
+    /// Threads of a block.
+    const THREADS: u32 = 1024;
+    /// Words of shared memory before the staging area: bits of values, and counts.
+    const BIT_WORDS: u32 = 1 << LOG_WORDS;
 }
 
 #[cfg(test)]
@@ -83,7 +87,7 @@ struct Prepared {
 /// Size of the dynamic shared memory in bytes: the bits and the staged values, or a window's bitmap,
 /// whichever is larger.
 fn shared(stage_words: u32, log_words: u32) -> u32 {
-    ((4 << LOG_WORDS) + 4 * stage_words).max(4 << log_words)
+    (4 * (BIT_WORDS + stage_words)).max(4 << log_words)
 }
 
 // SAFETY: the kernel accesses only the memory that the plan describes, whatever the data.

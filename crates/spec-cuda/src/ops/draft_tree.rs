@@ -3,7 +3,7 @@
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
 use spec_core::ops::DraftTree;
-use spec_core::ops::draft_tree::{Buffers, Plan};
+use spec_core::ops::draft_tree::{self, Buffers, Plan};
 use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut, launch_params};
 
 use crate::Cuda;
@@ -13,8 +13,8 @@ use crate::kernel::{Function, Shape};
 
 static KERNELS: Archive = archive!("draft_tree");
 
-/// The smallest and the largest number of threads of a block. The largest is the kernel's.
-const THREADS: std::ops::RangeInclusive<usize> = 32..=512;
+/// The smallest and the largest number of threads of a block.
+const THREADS: std::ops::RangeInclusive<usize> = 32..=MAX_THREADS;
 /// The largest number of drafts, and of requests, of chains that every block ranks for itself. For
 /// more of them, two launches take less time than the work that is done several times.
 const MAX_CHAIN_DRAFTS: usize = 8192;
@@ -113,6 +113,16 @@ launch_params! {
         lanes: u32,
         reserved: u32,
     }
+
+    /// The largest number of threads of a block.
+    const MAX_THREADS: usize = 512;
+    /// The largest number of drafts of a request.
+    const MAX_DRAFTS: usize = draft_tree::MAX_DRAFTS;
+    /// The largest number of candidates of a request.
+    const MAX_CANDIDATES: usize = draft_tree::MAX_CANDIDATES;
+    /// The bits of 2^-100. A survival below 2^-100 counts as 0, so that no product is a subnormal
+    /// number.
+    const MIN_SURVIVAL: u32 = draft_tree::MIN_SURVIVAL.to_bits();
 }
 
 #[cfg(test)]

@@ -13,9 +13,6 @@ use crate::kernel::{Function, Shape};
 
 static KERNELS: Archive = archive!("hot_slots");
 
-const THREADS: u32 = 1024;
-/// Words of shared memory for the digits of ages.
-const BINS: u32 = 2048;
 /// Words of the bitmap that sorts the misses of a hashed set, the most first: a range of 2^19
 /// entries, down to a word for each thread.
 const BITMAP_WORDS: [u32; 5] = [1 << 14, 1 << 13, 1 << 12, 1 << 11, 1 << 10];
@@ -103,6 +100,13 @@ launch_params! {
         page_inverse: u32,
         page_shift: u32,
     }
+
+    /// Threads of a block.
+    const THREADS: u32 = 1024;
+    /// Bits of a digit of an age.
+    const LOG_BINS: u32 = 11;
+    /// The values of a digit. Shared memory has a counter for each.
+    const BINS: u32 = 1 << LOG_BINS;
 }
 
 /// A factor and a shift that divide numbers below 2^31 by a size up to 2^31 - 1: the product of a

@@ -20,18 +20,14 @@ use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{IntegerRows, Integers, Rows};
 use crate::kernel::{Function, Shape};
+use crate::shape::WARP;
 
 static KERNELS: Archive = archive!("indexer_topk");
 static GATHER: Archive = archive!("indexer_topk_gather");
 
-/// The largest number of threads of a block that gathers.
-const GATHER_THREADS: u32 = 256;
-
 /// Threads of a block by digits. The first of these numbers is used for which shared memory
 /// suffices.
-const THREADS: [u32; 3] = [1024, 512, 256];
-/// Scores that each thread takes of a tile.
-const OF_THREAD: usize = 8;
+const THREADS: [u32; 3] = [MAX_THREADS, 512, 256];
 /// Unused candidate entries at the edges of the first and the last vector.
 const EDGES: usize = 16;
 /// Scores of a row for which an additional block is worthwhile.
@@ -40,15 +36,10 @@ const PIECE: usize = 4096;
 /// `CANDIDATE` bytes each, comes in addition.
 const FIXED_SHARED: u32 = 28 * 1024;
 const CANDIDATE: usize = 8;
-/// Threads of a block by a bound, and in a launch in which multiprocessors have two blocks each.
-const BOUND_THREADS: u32 = 512;
+/// Threads of a block by a bound in a launch in which multiprocessors have two blocks each.
 const PAIR_THREADS: u32 = 256;
 /// Shared memory of a multiprocessor that each block takes in addition to its own.
 const RESERVED_SHARED: u32 = 1024;
-/// Scores of a tile that a thread holds in registers.
-const OF_TILE: usize = 32;
-/// Words of a thread that are on their way to shared memory.
-const STAGED_WORDS: usize = 32;
 /// More than 8 blocks are only worthwhile for a row with more vectors than that; otherwise
 /// communication costs more than the additional blocks save.
 const WIDE_VECTORS: usize = 1 << 16;
@@ -63,8 +54,6 @@ const LONG_COLS: usize = 1 << 17;
 const MAX_LISTED: usize = 1 << 14;
 /// The words of a listed score and its bit.
 const LISTED_WORDS: usize = 2;
-/// Threads of a warp.
-const WARP: u32 = 32;
 
 launch_params! {
     /// The parameters of the kernels of `indexer_topk`.
@@ -96,6 +85,20 @@ launch_params! {
         /// 1 if scores of 16 bits are bf16, else 0.
         brain: u32,
     }
+
+    /// The largest number of threads of a block by digits.
+    const MAX_THREADS: u32 = 1024;
+    /// By digits: scores of a tile that a thread holds while its scores of the next tile are loaded:
+    /// 64 KB of f32 for a block, twice what is needed to hide the latency of memory.
+    const OF_THREAD: usize = 8;
+    /// The largest number of threads of a block by a bound. In a task of few instructions, a warp spends
+    /// as much time on finding its part as on working on it, so few warps with many scores each are
+    /// faster.
+    const BOUND_THREADS: u32 = 512;
+    /// By a bound: scores of a tile that a thread has in registers, one for each bit of a word.
+    const OF_TILE: usize = 32;
+    /// By a bound: words of each thread that are in flight to shared memory at any time.
+    const STAGED_WORDS: usize = 32;
 }
 
 launch_params! {
@@ -144,6 +147,9 @@ launch_params! {
         /// To finish: how many of the other blocks are chosen, if there are enough.
         room: u32,
     }
+
+    /// The largest number of threads of a block.
+    const GATHER_THREADS: u32 = 256;
 }
 
 #[cfg(test)]

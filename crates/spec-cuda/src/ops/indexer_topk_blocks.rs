@@ -13,16 +13,8 @@ use crate::kernel::{Function, Shape};
 
 static KERNELS: Archive = archive!("indexer_topk_blocks");
 
-const THREADS: u32 = 256;
-/// Vectors of 16 bytes that a thread pools.
-const VECTORS: usize = 8;
 /// Columns that a block of threads copies, about.
 const COLUMNS: usize = 4096;
-/// Threads that choose in a short row, the largest number of its scores, and of those that are
-/// chosen by their scores.
-const FEW_THREADS: u32 = 128;
-const FEW_COLS: usize = 2048;
-const FEW_ROOM: usize = 32;
 /// Parts of the workspace begin at multiples of this number of bytes.
 const ALIGNMENT: usize = 256;
 
@@ -67,6 +59,11 @@ launch_params! {
         block: u32,
         reserved: u32,
     }
+
+    /// Threads of a block.
+    const THREADS: u32 = 256;
+    /// Vectors of 16 bytes that a thread pools.
+    const VECTORS: usize = 8;
 }
 
 launch_params! {
@@ -94,6 +91,13 @@ launch_params! {
         forced_last: u32,
         reserved: u32,
     }
+
+    /// Threads that choose in a short row.
+    const FEW_THREADS: u32 = 128;
+    /// The largest number of scores of a short row.
+    const FEW_COLS: usize = 2048;
+    /// The largest number of scores of a short row that are chosen by their values.
+    const FEW_ROOM: usize = 32;
 }
 
 #[cfg(test)]

@@ -3,8 +3,9 @@
 //! ```text
 //! static KERNELS: Archive = archive!("name");     kernels/name.cu, compiled
 //!
-//! launch_params! {                                 what the kernel takes: `cargo xtask params`
-//!     struct Params { x: Rows, .. }                writes kernels/params/name.cuh from it
+//! launch_params! {                                 what the kernel takes, and the constants that
+//!     struct Params { x: Rows, .. }                host and kernel need: `cargo xtask params`
+//!     const THREADS: u32 = 256;                    writes kernels/params/name.cuh from them
 //! }
 //!
 //! struct Prepared { cuda: Cuda, plan: Plan, function: Function, shape: Shape }
@@ -41,6 +42,7 @@ mod ngram;
 mod race;
 #[cfg(test)]
 mod routes;
+mod shared;
 mod unique_inverse;
 
 macro_rules! modules {
@@ -52,15 +54,20 @@ spec_core::for_each_operator!(modules);
 #[cfg(test)]
 mod tests {
     use spec_conformance::launch_params::{Header, Language, check};
+    use spec_core::{exact, flags};
 
     use super::*;
+    use crate::shape::WARP;
 
     /// Headers of further kernels, beside the header that each operator has.
-    const FURTHER: [Header; 5] = [
+    const FURTHER: [Header; 8] = [
         indexer_topk::GATHER_HEADER,
         indexer_topk_blocks::HEADER,
         moe_align_layout::HEADER,
+        ngram::SEARCH_HEADER,
+        race::HEADER,
         sample_logits::COLUMNS_HEADER,
+        shared::HEADER,
         unique_inverse::HEADER,
     ];
 
@@ -72,5 +79,18 @@ mod tests {
         let headers = [&spec_core::for_each_operator!(headers)[..], &FURTHER].concat();
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/params");
         check(folder, Language::Cuda, &headers).unwrap();
+    }
+
+    /// The kernels of the benchmarks include `common.cuh` without the folder `params`, so its few
+    /// constants stand in the file itself.
+    #[test]
+    fn constants_of_common_cuh_are_those_of_the_host() {
+        let text = include_str!("../../kernels/common.cuh");
+        let has = |line: String| assert!(text.contains(&line), "common.cuh has no `{line}`");
+        has(format!("constexpr u32 WARP = {WARP};"));
+        has(format!("constexpr u32 NON_FINITE = {};", flags::NON_FINITE));
+        has(format!("constexpr u32 OUT_OF_RANGE = {};", flags::OUT_OF_RANGE));
+        has(format!("constexpr u32 BAD_LENGTHS = {};", flags::BAD_LENGTHS));
+        has(format!("constexpr float EXP_MIN = {:?}f;", exact::EXP_MIN));
     }
 }

@@ -21,7 +21,7 @@ use crate::ops::moe_align_layout::{self, Layout};
 static KERNELS: Archive = archive!("moe_align");
 
 /// Threads of a block. The first of these numbers is used for which shared memory suffices.
-const THREADS: [u32; 5] = [1024, 512, 256, 128, 64];
+const THREADS: [u32; 5] = [MAX_THREADS, 512, 256, 128, 64];
 /// The largest number of picks per thread.
 const MAX_STEPS: u32 = 8;
 /// Shared memory that the kernels use in addition to the dynamic shared memory, in bytes.
@@ -103,6 +103,9 @@ launch_params! {
         pairs: u32,
         reserved: u32,
     }
+
+    /// The largest number of threads of a block.
+    const MAX_THREADS: u32 = 1024;
 }
 
 #[cfg(test)]

@@ -12,8 +12,6 @@ use crate::kernel::{Function, Queue, Shape};
 
 static KERNELS: Archive = archive!("moe_align_layout");
 
-const THREADS: u32 = 256;
-
 launch_params! {
     /// The parameters of the kernel `moe_align_layout`.
     pub(super) struct Params {
@@ -47,6 +45,9 @@ launch_params! {
         /// The number of blocks of `sorted`.
         pub(super) blocks: u32,
     }
+
+    /// Threads of a block.
+    const THREADS: u32 = 256;
 }
 
 #[cfg(test)]

@@ -15,14 +15,6 @@ use crate::archive::Archive;
 use crate::args::{Integers, Rows};
 use crate::kernel::{Function, Shape};
 
-/// The largest number of threads in a block.
-pub(super) const THREADS: u32 = 512;
-const WARPS: u32 = THREADS / 32;
-/// The largest number of blocks in a cluster: with more blocks, communication costs more than
-/// the additional blocks save.
-const MAX_CLUSTER: u32 = 8;
-/// Bytes that a warp reads at once.
-const CHUNK_BYTES: usize = 2048;
 /// The largest number of warps for a request.
 const MAX_TEAM: usize = 256;
 /// Bytes of a block's slot in the workspace.
@@ -83,7 +75,24 @@ launch_params! {
         /// The budget of all requests, in tokens.
         threshold: i32,
     }
+
+    /// The largest number of blocks of a team: with more blocks, communication takes longer than the
+    /// additional blocks save.
+    const MAX_BLOCKS: u32 = 8;
 }
+
+launch_params! {
+    /// The largest number of threads in a block.
+    pub(super) const THREADS: u32 = 512;
+    const WARPS: u32 = THREADS / 32;
+    /// Bytes that a warp reads at once.
+    const CHUNK_BYTES: usize = 2048;
+}
+
+/// The constants of the search, which `prompt_lookup` has with other parameters.
+#[cfg(test)]
+pub(super) const SEARCH_HEADER: Header =
+    Header { name: "ngram_search", includes: &["common.cuh"], structs: &[CONSTANTS] };
 
 #[cfg(test)]
 pub(super) const HEADER: Header =
@@ -160,7 +169,7 @@ impl Team {
             17..=64 => 16,
             _ => 32,
         };
-        let max_blocks = max_blocks.min(MAX_CLUSTER);
+        let max_blocks = max_blocks.min(MAX_BLOCKS);
         let warps = per_request(busy).min(useful).min((max_blocks * WARPS) as usize).ilog2();
         let block_bits = match warps {
             0..=3 => 0,
@@ -372,7 +381,7 @@ mod tests {
                     for sms in [1, 16, 132] {
                         let team = Team::within_cluster(requests, bytes, sms, max);
                         let what = format!("{team:?} for {requests} x {bytes} on {sms}, {max}");
-                        assert!(1 << team.block_bits <= max.min(MAX_CLUSTER), "{what}");
+                        assert!(1 << team.block_bits <= max.min(MAX_BLOCKS), "{what}");
                         assert!(1 << team.warp_bits <= team.warps && team.warps <= WARPS, "{what}");
                         assert!(team.clustered || team.block_bits == 0, "{what}");
                         assert!(!team.clustered || 1 << team.warp_bits == team.warps, "{what}");

@@ -1,13 +1,39 @@
 //! The number of blocks of a row in the kernels whose tokens race: `kernels/race.cuh`,
 //! `kernels/race_leader_block.cuh`.
 
-use spec_core::Result;
+#[cfg(test)]
+use spec_conformance::launch_params::Header;
+use spec_core::ops::sample_logits;
+use spec_core::philox::Purpose;
+use spec_core::{Result, launch_params, race};
 
 use crate::cluster::largest;
 use crate::shape::MAX_CLUSTER;
 
-/// Threads of each block of these kernels, which call this number `SELECT_THREADS`.
-pub(super) const THREADS: u32 = 512;
+launch_params! {
+    /// Threads of each block of the kernels whose tokens race.
+    pub(super) const SELECT_THREADS: u32 = 512;
+    /// Tokens whose noise is drawn together.
+    pub(super) const GROUP: usize = race::GROUP;
+    /// Index of the first Philox block with the low bits of a group's least noise.
+    const GROUP_BLOCKS: u32 = race::GROUP_BLOCKS;
+    /// Index of the first Philox block with the differences between tokens' noise and the least noise.
+    const TOKEN_BLOCKS: u32 = race::TOKEN_BLOCKS;
+    /// Lower bounds are multiplied by this factor. It covers the errors of the approximate functions
+    /// and the roundings of the exact functions several times over.
+    const BOUND_SLACK: f32 = race::BOUND_SLACK;
+    /// The largest number of tokens that a row draws.
+    const MAX_DRAWS: usize = sample_logits::MAX_DRAWS;
+    /// The kinds of decisions that random numbers make: which token is sampled, whether a draft is
+    /// accepted, and which token replaces a rejected draft.
+    const PURPOSE_SAMPLE: u32 = Purpose::Sample as u32;
+    const PURPOSE_ACCEPT: u32 = Purpose::Accept as u32;
+    const PURPOSE_RECOVER: u32 = Purpose::Recover as u32;
+}
+
+#[cfg(test)]
+pub(super) const HEADER: Header =
+    Header { name: "race", includes: &["common.cuh"], structs: &[CONSTANTS] };
 
 /// Blocks of a long row where there are at least as many rows as multiprocessors.
 const SHARING: u32 = 4;

@@ -3,7 +3,7 @@
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
 use spec_core::ops::RejectionSample;
-use spec_core::ops::rejection_sample::{Acceptance, Buffers, Plan};
+use spec_core::ops::rejection_sample::{self, Acceptance, Buffers, Plan};
 use spec_core::{
     DType, Error, Kernel, Result, Status, Stream, Supports, Vector, ViewMut, launch_params,
 };
@@ -67,6 +67,12 @@ launch_params! {
         /// cannot.
         usual_drafts: u32,
     }
+
+    /// Blocks per multiprocessor of the kernels whose tokens race. With the registers of two blocks, a
+    /// warp has eight loads of both rows in flight, and 256 requests take 9 % less time.
+    const RACING_SHARING: u32 = 1;
+    /// A residual below this counts as 0.
+    const MIN_RESIDUAL: f32 = rejection_sample::MIN_RESIDUAL;
 }
 
 #[cfg(test)]
@@ -91,10 +97,6 @@ fn usual_drafts(plan: &Plan) -> usize {
     let even = plan.batch > 0 && plan.tokens().is_multiple_of(plan.batch);
     if even { plan.tokens() / plan.batch } else { 0 }
 }
-
-/// Blocks of a kernel whose tokens race that fit a multiprocessor: `BLOCKS` in
-/// `kernels/rejection_sample.cu`.
-const RACING_SHARING: u32 = 1;
 
 /// The blocks of the cluster that searches the rows of a request, and the threads of each block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +158,7 @@ impl Team {
         let bytes = 2 * plan.vocab() * plan.target.dtype.size();
         let blocks =
             blocks_for_leader(plan.batch, bytes, multiprocessors, RACING_SHARING, at_once)?;
-        Ok(Team { blocks, threads: race::THREADS })
+        Ok(Team { blocks, threads: race::SELECT_THREADS })
     }
 
     /// The team where some requests may draw a token and others are greedy. A greedy request reads a
@@ -173,7 +175,7 @@ impl Team {
     /// 256 x 4              145.5   149      170
     /// ```
     fn racing_or_greedy(plan: &Plan, max: u32) -> Self {
-        Team { threads: race::THREADS, ..Team::new(plan, max) }
+        Team { threads: race::SELECT_THREADS, ..Team::new(plan, max) }
     }
 
     fn shape(self, batch: usize) -> Option<Shape> {
@@ -200,7 +202,7 @@ unsafe impl Supports<RejectionSample> for Cuda {
             } else if plan.greedy.is_some() {
                 Team::racing_or_greedy(plan, max)
             } else {
-                let block = Shape::new(1, race::THREADS);
+                let block = Shape::new(1, race::SELECT_THREADS);
                 let at_once = |blocks| self.active_clusters(&function, block.cluster(blocks));
                 Team::racing(plan, self.limits().multiprocessors, at_once)?
             };

@@ -16,12 +16,12 @@
 use spec_conformance::launch_params::Header;
 use spec_core::launch_params::Field;
 use spec_core::ops::SampleLogits;
-use spec_core::ops::sample_logits::{Buffers, Plan};
+use spec_core::ops::sample_logits::{self, Buffers, Plan};
 use spec_core::{
     DType, Error, Kernel, Matrix, Result, Status, Stream, Supports, ViewMut, launch_params,
 };
 
-use super::race::{THREADS, blocks_for, blocks_for_leader, blocks_that_stay};
+use super::race::{GROUP, SELECT_THREADS, blocks_for, blocks_for_leader, blocks_that_stay};
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{IntegerRows, Integers, Rows};
@@ -87,6 +87,15 @@ launch_params! {
         /// The number of kept tokens that a row lists.
         kept: u32,
     }
+
+    /// Blocks that fit a multiprocessor, of the kernels in which one block ends a row.
+    const SHARING: u32 = 2;
+    /// Tokens of the largest vocabulary that a kernel takes whose rows no filter cuts.
+    const MAX_PLAIN: usize = 4096 * GROUP;
+    /// The largest number of likeliest tokens that a row reports.
+    const MAX_TOP: usize = sample_logits::MAX_TOP;
+    /// The largest number of tokens that a row draws in the kernel that also reports them.
+    const MAX_REPORTED_DRAWS: usize = 16;
 }
 
 launch_params! {
@@ -174,6 +183,16 @@ launch_params! {
         /// 1 if a report needs the largest logit whatever the mask, else 0.
         needs_raw: u32,
     }
+
+    /// Values of `winners` that are no time: the row takes its forced token; a row without randomness
+    /// has its token; no token may win.
+    const PLACE_FORCED: u64 = sample_logits::PLACE_FORCED as u64;
+    const PLACE_CERTAIN: u64 = sample_logits::PLACE_CERTAIN as u64;
+    const PLACE_NOTHING: u64 = sample_logits::PLACE_NOTHING as u64;
+    /// Threads of a block of the kernel that looks at the ids.
+    const ID_THREADS: u32 = 256;
+    /// Bytes of what is known of the ids of [`GROUP`] columns.
+    const ID_GROUP: usize = 16 + 8 * 8;
 }
 
 #[cfg(test)]
@@ -189,30 +208,6 @@ pub(super) const COLUMNS_HEADER: Header = Header {
     includes: &["params/sample_logits.cuh"],
     structs: &[Columns::DESCRIPTION],
 };
-
-/// Columns whose ids are looked at together: `GROUP` in `kernels/race.cuh`.
-const GROUP: usize = 64;
-
-/// Bytes of what is known of the ids of [`GROUP`] columns: `IdGroup` and `MAX_SPANNED` words in
-/// `kernels/sample_logits_ids.cu`.
-const ID_GROUP: usize = 16 + 8 * 8;
-
-/// Threads of a block of the kernel that looks at the ids: `ID_THREADS` in
-/// `kernels/sample_logits_ids.cu`.
-const ID_THREADS: u32 = 256;
-
-/// Tokens of the largest vocabulary that a kernel takes whose rows no filter cuts: those of
-/// `LeaderRace::MAX_GROUPS` groups.
-const MAX_PLAIN: usize = 4096 * 64;
-
-/// The largest number of tokens that a row draws in `kernels/sample_logits_draw_report.cu`:
-/// `RaceOrder::MAX_WANTED`.
-const MAX_DRAWS: usize = 16;
-
-/// Blocks that fit a multiprocessor, of the kernels in which one block ends a row: the number given
-/// to `SAMPLER` in `kernels/sample_logits_plain.cu` and `sample_logits_probs.cu`, to `DRAW_REPORTER`
-/// in `kernels/sample_logits_draw_report.cu` and to `REPORTER` in `kernels/sample_logits_report.cu`.
-const SHARING: u32 = 2;
 
 /// A kernel in whose launch each cluster owns one row.
 struct ByRow {
@@ -282,7 +277,7 @@ impl Kind {
             u32::from(weighs) + u32::from(plan.logprobs.is_some() || plan.top_logprobs.is_some());
         let reports = plan.reports() && uncached && sums <= 1;
         let one = plan.draws() == 1 && !weighs;
-        let draw_report = plan.mask.is_none() && plan.draws() <= MAX_DRAWS;
+        let draw_report = plan.mask.is_none() && plan.draws() <= MAX_REPORTED_DRAWS;
         match (draw_report, one) {
             (true, false) => Kind::DrawReport { reports },
             (true, true) if reports => Kind::DrawReport { reports },
@@ -326,7 +321,7 @@ impl ByRow {
         blocks: impl FnOnce(&dyn Fn(u32) -> Result<u32>) -> Result<u32>,
     ) -> Result<Self> {
         let function = cuda.function(archive, name)?;
-        let block = Shape::new(1, THREADS).shared(shared(&function));
+        let block = Shape::new(1, SELECT_THREADS).shared(shared(&function));
         let blocks = blocks(&|blocks| cuda.active_clusters(&function, block.cluster(blocks)))?;
         let grid = rows.checked_mul(blocks as usize);
         let grid = grid.and_then(|grid| u32::try_from(grid).ok()).filter(|&grid| grid < 1 << 31);
@@ -605,7 +600,7 @@ mod tests {
             assert_eq!(kind(one().min_p(of_requests())), Kind::Plain);
             assert_eq!(kind(one().mask(mask())), Kind::Plain);
             assert_eq!(kind(rows(1, MAX_PLAIN)), Kind::Plain);
-            assert_eq!(kind(rows(MAX_DRAWS, VOCAB)), draws);
+            assert_eq!(kind(rows(MAX_REPORTED_DRAWS, VOCAB)), draws);
             assert_eq!(kind(one().processed_logprobs(floats(1))), draws);
             assert_eq!(kind(one().logprobs(floats(1))), reported);
             assert_eq!(kind(one().ranks(several(1))), reported);
@@ -620,7 +615,7 @@ mod tests {
 
             assert_eq!(kind(one().mask(mask()).logprobs(floats(1))), Kind::Plain);
             assert_eq!(kind(rows(2, VOCAB).mask(mask())), Kind::General);
-            assert_eq!(kind(rows(MAX_DRAWS + 1, VOCAB)), Kind::General);
+            assert_eq!(kind(rows(MAX_REPORTED_DRAWS + 1, VOCAB)), Kind::General);
             assert_eq!(kind(rows(1, MAX_PLAIN + 1)), Kind::General);
             assert_eq!(kind(one().top_p(of_requests())), Kind::General);
 

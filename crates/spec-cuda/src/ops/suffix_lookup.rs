@@ -3,7 +3,7 @@
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
 use spec_core::ops::SuffixLookup;
-use spec_core::ops::suffix_lookup::{Buffers, Plan};
+use spec_core::ops::suffix_lookup::{self, Buffers, Plan};
 use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut, launch_params};
 
 use super::ngram::{check_sizes, token_name};
@@ -14,18 +14,10 @@ use crate::kernel::{Function, Shape};
 
 static KERNELS: Archive = archive!("suffix_lookup");
 
-/// Tokens of a tile, which a warp has at a time.
-const TILE: usize = 256;
 /// Notes that a thread loads at a time.
 const QUAD: usize = 4;
-/// The largest number of windows from which one warp grows a tree. The kernel keeps the tokens that
-/// follow these windows in shared memory.
-const MAX_WARP_WINDOWS: usize = 64;
-/// Threads of a block in both launches, and tiles that a block has at a time: one per warp.
-const THREADS: u32 = 512;
-const TILES: usize = 16;
-/// Blocks on a multiprocessor.
-const SHARING: usize = 2;
+/// Tiles that a block has at a time: one per warp.
+const TILES: usize = THREADS as usize / 32;
 /// The largest number of blocks of a request in the second launch (`grow`).
 const MAX_CLUSTER: u32 = 8;
 /// Tiles that each warp of `grow` notes of a request's own text, one after the other. The first
@@ -103,6 +95,20 @@ launch_params! {
         pad_with_last: u32,
         reserved: u32,
     }
+
+    /// Threads of a block in both launches.
+    const THREADS: u32 = 512;
+    /// Blocks on a multiprocessor.
+    const SHARING: usize = 2;
+    /// Tokens of a tile, which a warp has at a time.
+    const TILE: usize = 256;
+    /// The largest number of tokens in a match.
+    const MAX_MATCH: usize = suffix_lookup::MAX_MATCH;
+    /// The largest number of drafts of a request.
+    const MAX_DRAFTS: usize = suffix_lookup::MAX_DRAFTS;
+    /// The largest number of windows from which one warp grows a tree. The kernel keeps the tokens that
+    /// follow these windows in shared memory.
+    const MAX_WARP_WINDOWS: usize = 64;
 }
 
 #[cfg(test)]

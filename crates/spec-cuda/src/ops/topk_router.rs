@@ -13,22 +13,24 @@ use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::Rows;
 use crate::kernel::{Function, Shape};
+use crate::ops::shared::float_code;
+use crate::shape;
 
 static KERNELS: Archive = archive!("topk_router");
 static FLAT: Archive = archive!("topk_router_flat");
 static GROUPED: Archive = archive!("topk_router_grouped");
 static LOAD: Archive = archive!("topk_router_load");
 
-const WARP: usize = 32;
+const WARP: usize = shape::WARP as usize;
 /// For the kernel that takes any shape: the largest number of threads in a block, and blocks
 /// per multiprocessor. Each warp takes one token at a time.
-const GENERAL: (u32, u32) = (128, 8);
+const GENERAL: (u32, u32) = (GENERAL_THREADS, 8);
 /// Shared memory that a block may use without opting in for more, in bytes.
 const SHARED: usize = 48 << 10;
 /// For the quick route: threads of a block, and blocks per multiprocessor. With 65536 tokens and
 /// 256 experts on an H100, f32: 48.7 us with 3 blocks per multiprocessor, 45.1 with 4, 45.2
 /// with 5.
-const QUICK: (u32, u32) = (256, 4);
+const QUICK: (u32, u32) = (QUICK_THREADS, 4);
 /// The numbers of experts for which there is a quick route, with plain options or with all options
 /// (`extended`).
 fn quick_experts(scoring: Scoring, extended: bool) -> &'static [usize] {
@@ -44,8 +46,7 @@ fn quick_experts(scoring: Scoring, extended: bool) -> &'static [usize] {
 const QUICK_TOPK: usize = WARP;
 /// The quick route reads 16 bytes at a time.
 const ALIGNMENT: u64 = 16;
-/// For the flat route: threads of a block, and the largest number of picks.
-const FLAT_THREADS: u32 = 128;
+/// For the flat route: the largest number of picks.
 const FLAT_TOPK: usize = 16;
 /// The numbers of experts that the kernels of the flat route are made for at most, each with its blocks
 /// per multiprocessor. With 4096 tokens and 896 experts on an H100, f32: 12.2 us with 8 blocks per
@@ -58,7 +59,6 @@ const FLAT_WORDS: usize = 7 * WARP;
 /// experts and 288 places on an H100, 512 tokens take 4.3 us if the routing kernel adds to the load
 /// and 5.8 us with a kernel of its own, 4096 tokens 10.7 us and 7.5 us.
 const LOAD_TOKENS: usize = 2048;
-const LOAD_THREADS: u32 = 1024;
 const LOAD_PICKS: usize = 1024;
 const LOAD_BLOCKS: usize = 32;
 /// The largest number of picks that the kernel counts.
@@ -67,7 +67,6 @@ const MAX_LOAD_PICKS: usize = 1 << 31;
 /// four tokens in a warp at a time.
 const ONE_TOKEN: (usize, u32) = (32, 4);
 const FOUR_TOKENS: (usize, u32) = (8, 5);
-const GROUPED_THREADS: u32 = 128;
 /// The largest number of tokens for which `ONE_TOKEN` is faster than `FOUR_TOKENS`. On an H200, f32:
 /// 1024 tokens take 2.76 us with `ONE_TOKEN` and 2.82 us with `FOUR_TOKENS`, 2048 tokens 3.31 us and
 /// 2.86 us.
@@ -98,7 +97,7 @@ launch_params! {
         topk_groups: u32,
         /// The number of picks of a token.
         topk: u32,
-        /// The scoring function: 0 sigmoid, 1 softmax, 2 the square root of softplus.
+        /// The scoring function: `SIGMOID`, `SOFTMAX` or `SQRT_SOFTPLUS`.
         scoring: u32,
         /// 1 if a group's score is its largest choice, 0 if it is the sum of the two largest.
         group_max: u32,
@@ -110,6 +109,20 @@ launch_params! {
         scale: f32,
         reserved: u32,
     }
+
+    /// Codes of scoring functions: the logistic function, softmax over the row, and the square root of
+    /// softplus.
+    const SIGMOID: u32 = 0;
+    const SOFTMAX: u32 = 1;
+    const SQRT_SOFTPLUS: u32 = 2;
+    /// The largest number of threads of a block of the kernels for any shape, `general` and `replay`.
+    const GENERAL_THREADS: u32 = 128;
+    /// Threads of a block of the quick, the grouped and the flat route.
+    const QUICK_THREADS: u32 = 256;
+    const GROUPED_THREADS: u32 = 128;
+    const FLAT_THREADS: u32 = 128;
+    /// Threads of a block of the kernel that counts the load.
+    const LOAD_THREADS: u32 = 1024;
 }
 
 launch_params! {
@@ -123,7 +136,7 @@ launch_params! {
         replica_counts: u64 as "const i32*",
         /// The load: the number of picks of each place is added to it, [physical], or null.
         load: u64 as "i32*",
-        /// The type of the bias: 0 f32, 1 f16, 2 bf16.
+        /// The type of the bias: `F32`, `F16` or `BF16`.
         bias_type: u32,
         /// 1 if `indices` has 64 bits, 0 if it has 32.
         wide_indices: u32,
@@ -153,7 +166,7 @@ launch_params! {
         /// The picked experts before `replicas` turns them into places, [tokens, topk +
         /// shared_experts], or null.
         logical: Rows as "Rows<i32>",
-        /// The type of the weights: 0 f32, 1 f16, 2 bf16.
+        /// The type of the weights: `F32`, `F16` or `BF16`.
         weights_type: u32,
         reserved: u32,
     }
@@ -194,7 +207,7 @@ launch_params! {
 #[cfg(test)]
 pub(super) const HEADER: Header = Header {
     name: "topk_router",
-    includes: &["common.cuh"],
+    includes: &["params/shared.cuh"],
     structs: &[
         Params::DESCRIPTION,
         Options::DESCRIPTION,
@@ -391,9 +404,9 @@ unsafe impl Kernel<TopkRouter> for Prepared {
             topk_groups: given.topk_groups as u32,
             topk: given.topk as u32,
             scoring: match given.scoring {
-                Scoring::Sigmoid => 0,
-                Scoring::Softmax => 1,
-                Scoring::SqrtSoftplus => 2,
+                Scoring::Sigmoid => SIGMOID,
+                Scoring::Softmax => SOFTMAX,
+                Scoring::SqrtSoftplus => SQRT_SOFTPLUS,
                 other => unknown(other),
             },
             group_max: u32::from(given.group_score == GroupScore::Max),
@@ -419,11 +432,7 @@ unsafe impl Kernel<TopkRouter> for Prepared {
             replicas,
             replica_counts: cuda.pointer(buffers.replica_counts)?,
             load: if load.is_some() { 0 } else { load_pointer },
-            bias_type: match plan.bias {
-                Some(DType::F16) => 1,
-                Some(DType::BF16) => 2,
-                _ => 0,
-            },
+            bias_type: float_code(plan.bias.unwrap_or(DType::F32)),
             wide_indices: u32::from(plan.indices.dtype == DType::I64),
             shared_experts: given.shared_experts as u32,
             shared_weight: given.shared_weight,
@@ -439,11 +448,7 @@ unsafe impl Kernel<TopkRouter> for Prepared {
         let replay = Replay {
             chosen: Rows { data: cuda.pointer(buffers.chosen)?, stride: stride(plan.chosen) },
             logical: Rows { data: cuda.pointer(buffers.logical)?, stride: stride(plan.logical) },
-            weights_type: match plan.weights.dtype {
-                DType::F16 => 1,
-                DType::BF16 => 2,
-                _ => 0,
-            },
+            weights_type: float_code(plan.weights.dtype),
             reserved: 0,
         };
         let params = Replayed { extended, replay };

@@ -14,11 +14,7 @@ use crate::kernel::{Function, Shape};
 static KERNELS: Archive = archive!("tree_verify");
 
 /// The smallest and the largest number of threads in a block; between them, one thread per node.
-const THREADS: std::ops::RangeInclusive<usize> = 32..=256;
-/// Threads of a block that follows a chain: one warp, which looks at 32 nodes at a time.
-const CHAIN_THREADS: u32 = 32;
-/// Bytes of shared memory per node.
-const NODE: usize = 16;
+const THREADS: std::ops::RangeInclusive<usize> = 32..=MAX_THREADS;
 /// Shared memory that the kernels use in addition to the nodes, in bytes.
 const FIXED_SHARED: usize = 64;
 
@@ -57,6 +53,13 @@ launch_params! {
         packed_draft: u32,
         reserved: u32,
     }
+
+    /// The largest number of threads of a block.
+    const MAX_THREADS: usize = 256;
+    /// Threads of a block that follows a chain: one warp, which looks at 32 nodes at a time.
+    const CHAIN_THREADS: u32 = 32;
+    /// Bytes of shared memory per node.
+    const NODE: usize = 16;
 }
 
 #[cfg(test)]

@@ -24,55 +24,28 @@ use crate::ops::unique_inverse::{self, Inverse};
 
 static KERNELS: Archive = archive!("unique");
 
-const RADIX: usize = 256;
-const THREADS: usize = 512;
-const WARPS: usize = THREADS / 32;
 /// Keys that a thread holds in a pass, for keys of 8 and of 4 bytes: as many as registers
 /// allow if two blocks share a multiprocessor.
-const PASS_ITEMS: [usize; 2] = [16, 24];
+const PASS_ITEMS: [usize; 2] = [PASS_ITEMS_64, PASS_ITEMS_32];
 /// Shared memory of a pass in addition to the keys of a tile: the warps' counters and the
 /// target positions.
 const PASS_SHARED: usize = WARPS * RADIX * 4 + RADIX * 8;
-/// Size of the keys of a tile in `unique_compact`, in bytes.
-const COMPACT_TILE_BYTES: usize = 32 * 1024;
 /// Tiles of a portion: a look-back word can count up to 2^30 keys.
 const PORTION_TILES: usize = 1 << 16;
-/// Distinct keys whose positions a block turns into counts.
-const CHUNK: usize = 4096;
-/// Phases in addition to the passes: counting digits, and dropping equal keys.
-const PHASES: usize = 2;
-/// Blocks per multiprocessor of `unique_by_digits` and of `unique_compact`.
-const DIGITS_BLOCKS: u32 = 2;
-const COMPACT_BLOCKS: u32 = 2;
 
-/// Blocks of `unique_check` per multiprocessor, and the shared memory of a block: a hash table
-/// of 8-byte slots, two slots for each of the 4096 samples.
-const CHECK_BLOCKS: u32 = 3;
-const CHECK_SHARED: u32 = 2 * 4096 * 8;
-/// Threads of a block of `unique_survey`, and keys that a block takes in one step.
-const SURVEY_THREADS: u32 = 1024;
-const SURVEY_KEYS: usize = 8 * 1024;
+/// The shared memory of a block of `unique_check`: a hash table of 8-byte slots, two slots for each
+/// sample.
+const CHECK_SHARED: u32 = 2 * SAMPLES * 8;
 /// Shared memory of `unique_survey` in addition to its counters.
 const SURVEY_STATIC: usize = 8 * 1024;
-/// Of a partition: the keys of a tile and the largest number of digits. `SPLIT_SHARED` below is
-/// the shared memory in addition to the keys.
-const SPLIT_KEYS: usize = 16 * THREADS;
-const MAX_SPLIT: usize = 512;
-/// Blocks of a partition per multiprocessor if a block takes several tiles in turn.
-const SPLIT_BLOCKS: u32 = 2;
-const SPLIT_SHARED: usize = 3 * MAX_SPLIT * 4 + 4096 * 2;
-/// Of a wide partition: the threads of a block, the keys of a tile (of 8 and of 4 bytes), the
-/// permitted bits of a bucket's number, and the shared memory in addition to two tiles, the
-/// current tile and the next.
-const WIDE_THREADS: u32 = 1024;
-const WIDE_KEYS: [usize; 2] = [12 * WIDE_THREADS as usize, 16 * WIDE_THREADS as usize];
-const WIDE_BITS: std::ops::RangeInclusive<u32> = 10..=11;
-const WIDE_SHARED: usize = 2 * 2048 * 4;
-/// Of the route by bits: the threads of a block, the keys of a tile, the largest number of parts
-/// of the range, and the shared memory of `unique_spread` in addition to the keys.
-const BITS_THREADS: u32 = 1024;
-const SPREAD_KEYS: usize = 16 * BITS_THREADS as usize;
-const MAX_PARTS: usize = 1024;
+/// The shared memory of a partition in addition to the keys.
+const SPLIT_SHARED: usize = 3 * MAX_SPLIT * 4 + THIN_SLOTS * 2;
+/// Of a wide partition: the keys of a tile (of 8 and of 4 bytes), the permitted bits of a bucket's
+/// number, and the shared memory in addition to two tiles, the current tile and the next.
+const WIDE_KEYS: [usize; 2] = [WIDE_KEYS_64, WIDE_KEYS_32];
+const WIDE_BITS: std::ops::RangeInclusive<u32> = 10..=WIDE_SPLIT.ilog2();
+const WIDE_SHARED: usize = 2 * WIDE_SPLIT * 4;
+/// The shared memory of `unique_spread` in addition to the keys.
 const SPREAD_SHARED: usize = SPREAD_KEYS * 4 + 3 * MAX_PARTS * 4;
 /// Shared memory for the bits of a part, and for the lists of the bits that are set.
 const PART_BYTES: usize = 192 * 1024;
@@ -81,16 +54,13 @@ const PART_SHARED: usize = 32 * 32 * 16 * 2;
 const STATIC: usize = 1024;
 /// The smallest number of keys for the route by bits.
 const MIN_KEYS_BY_BITS: usize = 1 << 22;
-/// Keys that fit a bucket, and the shared memory in addition to these keys.
-const BUCKET_KEYS: usize = 18 * THREADS;
+/// The shared memory of a block that sorts a bucket, in addition to `BUCKET_KEYS` keys.
 const BUCKET_SHARED: usize = BUCKET_KEYS * 2;
 /// The largest average number of keys in a bucket: for random keys, `BUCKET_KEYS` is 8 standard
 /// deviations above this average, so that every bucket fits.
 const BUCKET_AVERAGE: usize = 8300;
 /// The largest number of bits in a bucket's number.
 const MAX_BITS: u32 = 16;
-/// Size in bytes of the struct `Plan` of the kernels.
-const PLAN_BYTES: usize = 8 * RADIX * 8 + 192;
 
 launch_params! {
     /// The parameters of all kernels of `unique`.
@@ -154,6 +124,53 @@ launch_params! {
         span_tiles: u32,
         unused: u32,
     }
+
+    /// Values of a digit.
+    const RADIX: usize = 256;
+    /// Threads of a block, unless another number is given below.
+    const THREADS: usize = 512;
+    const WARPS: usize = THREADS / 32;
+    /// Size in bytes of the struct `Plan` of the kernels.
+    const PLAN_BYTES: usize = 8 * RADIX * 8 + 192;
+    /// Phases in addition to the passes: counting digits, and dropping equal keys.
+    const PHASES: usize = 2;
+    /// Keys of 8 and of 4 bytes that a thread holds in a pass.
+    const PASS_ITEMS_64: usize = 16;
+    const PASS_ITEMS_32: usize = 24;
+    /// Blocks per multiprocessor of `unique_by_digits` and of `unique_compact`.
+    const DIGITS_BLOCKS: u32 = 2;
+    const COMPACT_BLOCKS: u32 = 2;
+    /// Size of the keys of a tile in `unique_compact`, in bytes.
+    const COMPACT_TILE_BYTES: usize = 32 * 1024;
+    /// Distinct keys whose positions a block turns into counts.
+    const CHUNK: usize = 4096;
+    /// Keys of the sample of `unique_check`, and its blocks per multiprocessor.
+    const SAMPLES: u32 = 4096;
+    const CHECK_BLOCKS: u32 = 3;
+    /// Threads of a block of `unique_survey`, and keys that a block takes in one step.
+    const SURVEY_THREADS: u32 = 1024;
+    const SURVEY_KEYS: usize = 8 * 1024;
+    /// Keys of a tile of a partition.
+    const SPLIT_KEYS: usize = 16 * THREADS;
+    /// The largest number of digits of a partition.
+    const MAX_SPLIT: usize = THREADS;
+    /// Blocks of a partition per multiprocessor, if a block takes several tiles in turn.
+    const SPLIT_BLOCKS: u32 = 2;
+    /// Slots of a tile for dropping equal keys.
+    const THIN_SLOTS: usize = 4096;
+    /// Threads of a block of a wide partition, and keys of a tile, of 8 and of 4 bytes.
+    const WIDE_THREADS: u32 = 1024;
+    const WIDE_KEYS_64: usize = 12 * WIDE_THREADS as usize;
+    const WIDE_KEYS_32: usize = 16 * WIDE_THREADS as usize;
+    /// The largest number of digits of a wide partition.
+    const WIDE_SPLIT: usize = 2048;
+    /// Keys that fit a bucket.
+    const BUCKET_KEYS: usize = 18 * THREADS;
+    /// The route by bits: threads of a block, and keys of a tile.
+    const BITS_THREADS: u32 = 1024;
+    const SPREAD_KEYS: usize = 16 * BITS_THREADS as usize;
+    /// The route by bits: the largest number of parts of the range.
+    const MAX_PARTS: usize = 1024;
 }
 
 #[cfg(test)]

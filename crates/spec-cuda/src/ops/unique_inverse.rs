@@ -4,7 +4,7 @@
 
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
-use spec_core::segments::Segments;
+use spec_core::segments::{self, Segments};
 use spec_core::{DType, Result, Vector, launch_params};
 
 use crate::Cuda;
@@ -13,14 +13,8 @@ use crate::kernel::{Function, Queue, Shape};
 
 static KERNELS: Archive = archive!("unique_inverse");
 
-const THREADS: usize = 512;
-/// Neighbouring distinct keys of a thread of `unique_index`.
-const RUN: usize = 4;
-/// Keys that a block looks up in one step.
-const TILE: usize = 4 * THREADS;
-/// Blocks per multiprocessor of `unique_index` and of `unique_inverse`.
+/// Blocks per multiprocessor of `unique_index`.
 const INDEX_BLOCKS: u32 = 4;
-const INVERSE_BLOCKS: u32 = 2;
 /// Bytes of an entry of the table.
 const ENTRY: usize = 2;
 /// Bytes behind the marks of the distinct keys: the kernels read two words of marks at once.
@@ -46,6 +40,22 @@ launch_params! {
         /// The mark of each distinct key, [n], and room for `MARKS_BEHIND` more.
         pub(super) marks: u64 as "u8*",
     }
+
+    /// Threads of a block.
+    const THREADS: usize = 512;
+    /// Keys that a block looks up in one step.
+    const TILE: usize = 4 * THREADS;
+    /// Blocks per multiprocessor of `unique_inverse`.
+    const INVERSE_BLOCKS: u32 = 2;
+    /// Neighbouring distinct keys of a thread of `unique_index`. All are in one segment, if there is a
+    /// table.
+    const RUN: usize = 4;
+    /// There are at most `2^SPLITTER_BITS` segments.
+    const SPLITTER_BITS: u32 = segments::SPLITTER_BITS;
+    /// Segments of at most `2^NO_TABLE` keys are searched without a table.
+    const NO_TABLE: u32 = segments::NO_TABLE;
+    /// An entry of a table is at most `2^ENTRY_BITS`.
+    const ENTRY_BITS: u32 = segments::ENTRY_BITS;
 }
 
 #[cfg(test)]

@@ -95,6 +95,14 @@ impl<O: Operator> Ready<O> {
         Ready { descriptor, workspace }
     }
 
+    /// The same, after a check that the call runs these kernels: those that the test means to reach.
+    #[track_caller]
+    pub fn runs(self, kernels: &[&str]) -> Self {
+        let route = self.descriptor.route().expect("a route");
+        assert_eq!(route.kernels().collect::<Vec<_>>(), kernels, "{route}");
+        self
+    }
+
     pub fn run(&mut self, buffers: O::Buffers<'_>, stream: Stream<'_>) {
         self.descriptor.call_on(self.workspace.view_mut(), buffers, stream).expect("a launch");
     }

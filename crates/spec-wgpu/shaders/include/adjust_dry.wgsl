@@ -13,10 +13,7 @@
 // dry_limit, dry_match
 @group(0) @binding(5) var<storage, read> dry_breakers: array<u32>;
 
-// The most tokens of a sequence.
-const MAX_MATCH = 64u;
-
-@compute @workgroup_size(64)
+@compute @workgroup_size(ROW_THREADS)
 fn dry_weigh(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
@@ -73,7 +70,7 @@ fn is_breaker(token: vec2<u32>) -> bool {
     return false;
 }
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(ROW_THREADS)
 fn dry_limit(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,

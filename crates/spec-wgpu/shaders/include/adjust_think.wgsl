@@ -137,7 +137,7 @@ fn think_over(
     }
 }
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(ROW_THREADS)
 fn think_write(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,

@@ -31,7 +31,6 @@ fn add_bits(a: u32, b: u32) -> u32 {
     return soft_add(a, b);
 }
 
-const EXP_MIN = -87.0f;
 const ROUND = 12582912.0f;
 
 // e^t for t <= 0; 0 below EXP_MIN. t is a number.

@@ -1,10 +1,6 @@
+//!include params/shared
 // Floats as the bits of an f32, without any float operation, so that subnormals and NaN survive
 // every driver.
-
-// The host's codes for the dtypes of probabilities and logits.
-const F32 = 0u;
-const F16 = 1u;
-const BF16 = 2u;
 
 // The bits of the f32 equal to an f16. Subnormals become normal numbers.
 fn f16_bits(half: u32) -> u32 {

@@ -1,4 +1,5 @@
 //!include params/ngram
+//!include params/shared
 //!include integers
 // The search of ngram_match, hybrid_mtp_ngram and prompt_lookup: finds where the last tokens of a
 // text, the pattern, occurred before. A workgroup handles a block of a request's haystack, with a
@@ -13,7 +14,6 @@
 override TOKEN_WORDS = 1u;
 override LAST = 0u;
 
-const BAD_LENGTHS = 4u;
 const NONE = 0xffffffffu;
 // At least as large as any token or length.
 const MAX_I32 = 0x7fffffffu;
@@ -22,7 +22,6 @@ const GENERATED = 0x80000000u;
 
 // The state of a request between the passes: STATE words from word STATE * request on. Operators
 // define further words of their own.
-const STATE = 14u;
 // the number of prompt tokens, where the generated tokens start, the index of the last token;
 const PROMPT = 0u;
 const START = 1u;
@@ -33,12 +32,6 @@ const LONGEST = 3u;
 const SLOT = 5u;
 // the least known rank of a match of full length.
 const HIT = 10u;
-
-// Forms of a call of prompt_lookup: `params.form`.
-const MAPPED = 1u;
-const LIMITED = 2u;
-const PAD_WITH_LAST = 4u;
-const WIDE_REQUESTS = 8u;
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> work: array<u32>;
@@ -136,7 +129,7 @@ fn better(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     return select(a, b, b.x > a.x || (b.x == a.x && b.y < a.y));
 }
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(SEARCH_THREADS)
 fn search(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,

@@ -3,13 +3,6 @@
 // The noise of the race between tokens, as in spec_core::race: drawing a token means drawing which
 // token finishes first.
 
-// The number of tokens whose noise is drawn together.
-const RACE_GROUP = 64u;
-// The first blocks of random numbers for two purposes: the low bits of a group's least noise, and
-// the noise of tokens beyond the least noise.
-const GROUP_BLOCKS = 0x40000000u;
-const TOKEN_BLOCKS = 0x80000000u;
-
 // The random numbers of one decision.
 struct Draw {
     seed: vec2<u32>,

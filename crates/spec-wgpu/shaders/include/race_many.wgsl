@@ -2,9 +2,7 @@
 // Finds the first tokens to finish a race, by one workgroup: as race_first.wgsl, but the time of
 // the last of these tokens is the bar. The workgroup has MANY_WIDE threads.
 
-const MANY_WIDE = 256u;
-// The largest number of such tokens, and this number plus all tokens that may be listed at once.
-const MAX_DRAWS = 64u;
+// The largest number of such tokens, plus all tokens that may be listed at once.
 const RACE_FOUND = MAX_DRAWS + 3u * MANY_WIDE;
 
 // The times and tokens found so far; no token of the final result is lost. Sorted after

@@ -193,7 +193,7 @@ fn top_of_any_sign(row: u32, begin: u32, end: u32, thread: u32) -> vec2<u32> {
     return top;
 }
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(SCAN_THREADS)
 fn scan(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
@@ -403,7 +403,7 @@ fn race_in_window(job: u32, row: u32, known: vec2<u32>, thread: u32) -> vec2<u32
     let state = state_of(job);
     racing = vec3(job, row, load(state + 3u));
     let seed = vec2(load(state + 5u), load(state + 6u));
-    let draw = Draw(seed, vec2(load(state + 9u), load(state + 10u)), RECOVER);
+    let draw = Draw(seed, vec2(load(state + 9u), load(state + 10u)), PURPOSE_RECOVER);
     let blocks = params.chunk / (4u * RACE_GROUP);
     let bounds = params.at.b1 + params.bounds + job * params.groups;
     let course = Course(draw, bounds, params.chunk0 * blocks, params.chunk1 * blocks);

@@ -7,7 +7,6 @@
 // differs: its noise is that of the columns' tokens, whose groups of 64 need not be groups of
 // columns, so `race_columns` takes the place of the race.
 
-const OUT_OF_RANGE = 2u;
 const TOKENS = 0x1000000u;
 
 // columns
@@ -210,7 +209,7 @@ fn race_columns(
     let fate = load_for_all(row, FATE, thread);
     filters = filters_of(row);
     if fate == FATE_DRAWN {
-        let draw = Draw(load_pair(row, SEED), load_pair(row, POSITION), SAMPLE);
+        let draw = Draw(load_pair(row, SEED), load_pair(row, POSITION), PURPOSE_SAMPLE);
         let many = params.draws > 1u;
         var own = vec3(NO_TIME, NONE, NONE);
         for (var column = thread; column < params.vocab; column += WIDE) {

@@ -6,7 +6,6 @@
 override RACE_LIST = 256u;
 override RACE_TOKENS = 768u;
 const LIKELIEST = MAX_DRAWS;
-const SAMPLE = 0u;
 
 // ---- the race ---------------------------------------------------------------
 
@@ -65,7 +64,7 @@ fn course_of(row: u32) -> Course {
     let floor = f32(filters.floor.y) * 0.00390625f + f32(filters.floor.x) * 9.094947e-13f;
     least_weight = floor * RACE_SLACK - 1e-11f;
     let bounds = params.at.b1 + params.bounds + (row - params.row0) * params.groups;
-    let draw = Draw(load_pair(row, SEED), load_pair(row, POSITION), SAMPLE);
+    let draw = Draw(load_pair(row, SEED), load_pair(row, POSITION), PURPOSE_SAMPLE);
     return Course(draw, bounds, 0u, params.groups / 4u);
 }
 

@@ -5,9 +5,9 @@
 // 1/32. An entry below all levels weighs nothing.
 const LEVELS = 1024u;
 const LAST = 896u;
-// A row's words for the levels: the numbers of entries, the low words and the high words of the
-// weights; then the number of listed entries.
-const SPREAD = 3328u;
+// A row has SPREAD words for the levels: the numbers of entries, the low words and the high words of
+// the weights; then the number of listed entries.
+
 // The number of levels that a thread handles.
 const EACH = 4u;
 const LISTED = 3072u;

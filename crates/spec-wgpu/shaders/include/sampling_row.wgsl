@@ -8,34 +8,13 @@
 override DTYPE = 0u;
 // Threads of a workgroup that handles a whole row, a multiple of THREADS.
 override WIDE = 256u;
-const THREADS = 256u;
 // 1 if the passes read the copy of the rows that `columns` makes (sampling_columns.wgsl).
 override COLUMNS = 0u;
-
-const HAS_REQUESTS = 1u;
-const HAS_TOP_K = 2u;
-const HAS_TOP_P = 4u;
-const HAS_MIN_P = 8u;
-const HAS_MASK = 16u;
-const HAS_PROCESSED = 32u;
-const HAS_LOGPROBS = 64u;
-const HAS_RANKS = 128u;
-const HAS_TOP_TOKENS = 256u;
-const HAS_TOP_LOGPROBS = 512u;
-const HAS_ROW_FLAGS = 1024u;
-const HAS_IDS = 2048u;
-const HAS_MAXIMA = 4096u;
-const HAS_FORCED = 8192u;
-const HAS_WINNERS = 16384u;
-const HAS_KEPT = 32768u;
-const HAS_COUNTS = 65536u;
-const HAS_TOKEN_MASK = 131072u;
 
 const NONE = 0xffffffffu;
 const LOWEST_KEY = 0x007fffffu;
 
 // The state of a row between the passes, and the index of each word.
-const STATE = 64u;
 const INVERSE = 0u;
 const FOUND = 1u;
 // The first of the row's tokens; NONE for a row that is padding.
@@ -82,11 +61,7 @@ const FORCED = 39u;
 const FORCED_COLUMN = 40u;
 const FORCED_KEPT = 41u;
 
-// Places that are no time. Padding has the place of a row that has nothing to offer, with the sign
-// bit set.
-const PLACE_FORCED = 0u;
-const PLACE_CERTAIN = 1u;
-const PLACE_NOTHING = 0x7fffffffu;
+// The place of padding: PLACE_NOTHING with the sign bit set.
 const PLACE_PADDING = 0xffffffffu;
 
 // The race decides; the first tokens in the order of logits are taken; or only TOKEN is. Until
@@ -95,9 +70,6 @@ const FATE_DRAWN = 0u;
 const FATE_GREEDY = 1u;
 const FATE_CERTAIN = 2u;
 const FATE_PADDING = 3u;
-
-// The result of a chunk, 2 words: a sum, or the number of entries that equal the bound.
-const PARTIAL = 2u;
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> work: array<u32>;

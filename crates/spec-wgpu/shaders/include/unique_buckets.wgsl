@@ -34,10 +34,6 @@ override SPLIT: u32 = 256u;
 override BINS: u32 = 512u;
 override BIN_SHIFT: u32 = 23u;
 
-// Words from the counter of one first digit to the next, where there are second digits. All tiles
-// add to these counters, and additions within one cache line wait for each other.
-const CELL_STRIDE = 32u;
-
 // The table, word by word: [buckets] the number of keys of each, later where its next key goes; the
 // same for [first digits], CELL_STRIDE words apart; [first digits + 1] the tiles before each;
 // [surveys] lowest and highest key.

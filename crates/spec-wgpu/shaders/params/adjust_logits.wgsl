@@ -1,5 +1,27 @@
-// Written by `cargo xtask params` from src/ops/adjust_logits.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 //!include bound
+
+// Threads of a workgroup over texts, tables and biases.
+const THREADS = 256u;
+// Threads of a workgroup over rows.
+const ROW_THREADS = 64u;
+// Words of all tables that a thread clears.
+const CLEARED = 16u;
+// Words of a row's state.
+const STATE = 20u;
+// The largest number of tokens of a sequence that DRY counts.
+const MAX_MATCH = 64u;
+// Bits of `has`: the arguments that are there.
+const HAS_REQUESTS = 1u;
+const HAS_DRAFTS = 2u;
+const HAS_REPETITION = 4u;
+const HAS_FREQUENCY = 8u;
+const HAS_PRESENCE = 16u;
+const HAS_STOPS = 32u;
+const HAS_NGRAM = 64u;
+const HAS_FLAGS = 128u;
+const HAS_RANGE = 256u;
+const HAS_THINK = 512u;
 
 // What the shader of `adjust_logits` takes.
 struct Params {

@@ -1,5 +1,14 @@
-// Written by `cargo xtask params` from src/ops/append_tokens.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 //!include bound
+
+// Threads of a workgroup, one for each request.
+const THREADS = 64u;
+// 32-bit words that the first pass stores per request for the second pass.
+const REQUEST_WORDS = 3u;
+// Values of `finished`: the request goes on, met a stop token, or reached its length limit.
+const RUNNING = 0u;
+const STOPPED = 1u;
+const AT_LENGTH = 2u;
 
 // What the shaders of `append_tokens` take.
 struct Params {

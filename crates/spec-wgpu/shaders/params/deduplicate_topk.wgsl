@@ -1,4 +1,4 @@
-// Written by `cargo xtask params` from src/ops/deduplicate_topk.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 //!include bound
 
 // What the shaders of `deduplicate_topk` take.

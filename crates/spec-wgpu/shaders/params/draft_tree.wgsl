@@ -1,5 +1,41 @@
-// Written by `cargo xtask params` from src/ops/draft_tree.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 //!include bound
+
+// Threads of a workgroup, other than that of `allot`.
+const ROW_THREADS = 64u;
+// Words at the start of the workspace, whose first word is the number of rows of all requests.
+const HEAD = 4u;
+// Words of a request's state.
+const STATE = 6u;
+// The bits of 2^-100. A survival below 2^-100 counts as 0.
+const MIN_SURVIVAL = 226492416u;
+// Bits of `has`: the arguments that are there.
+const HAS_PARENTS = 1u;
+const HAS_SHARES = 2u;
+const HAS_COUNTS = 4u;
+const HAS_TRUST = 8u;
+const HAS_FINISHED = 16u;
+const HAS_BUDGET = 32u;
+const HAS_FLAGS = 64u;
+// Shares are of the whole way from the root.
+const CUMULATIVE = 128u;
+// More arguments that are there.
+const HAS_PICKED = 256u;
+const HAS_DRAFT_PARENTS = 512u;
+const HAS_SURVIVALS = 1024u;
+const HAS_DEPTHS = 2048u;
+const HAS_FIRST_CHILD = 4096u;
+const HAS_NEXT_SIBLING = 8192u;
+const HAS_MASKS = 16384u;
+const HAS_ROW_OFFSETS = 32768u;
+const HAS_ROWS = 65536u;
+const HAS_ROW_REQUESTS = 131072u;
+const HAS_ROW_PARENTS = 262144u;
+const HAS_ROW_TOKENS = 524288u;
+const HAS_ROW_POSITIONS = 1048576u;
+const HAS_ROOTS = 2097152u;
+// Some output has packed rows.
+const HAS_CAP = 4194304u;
 
 // What the shader of `draft_tree` takes.
 struct Params {

@@ -1,5 +1,10 @@
-// Written by `cargo xtask params` from src/ops/hot_slots.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 //!include bound
+
+// Threads of a workgroup.
+const THREADS = 256u;
+// Words that a row of the workspace has before its keys.
+const ROW_WORDS = 8u;
 
 // What the shaders of `hot_slots` take.
 struct Params {

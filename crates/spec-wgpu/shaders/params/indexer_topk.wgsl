@@ -1,5 +1,14 @@
-// Written by `cargo xtask params` from src/ops/indexer_topk.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 //!include bound
+
+// Scores of a chunk.
+const CHUNK = 4096u;
+// Threads of a workgroup that handles a chunk.
+const CHUNK_THREADS = 256u;
+// 32-bit words of a row's state.
+const STATE = 8u;
+// Values of a digit.
+const DIGITS = 256u;
 
 // What the shaders of `indexer_topk` take.
 struct Params {

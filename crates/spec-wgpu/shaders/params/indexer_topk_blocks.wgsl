@@ -1,5 +1,8 @@
-// Written by `cargo xtask params` from src/ops/indexer_topk_blocks.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 //!include bound
+
+// Threads of a workgroup.
+const THREADS = 256u;
 
 // What the shaders take that run before those that choose.
 struct Blocks {

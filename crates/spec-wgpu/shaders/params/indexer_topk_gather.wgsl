@@ -1,5 +1,14 @@
-// Written by `cargo xtask params` from src/ops/indexer_topk_gather.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 //!include bound
+
+// Threads of a workgroup.
+const GATHER_THREADS = 256u;
+// Bits of `has`: the arguments that are there.
+const HAS_REQUESTS = 1u;
+const HAS_VALUES = 2u;
+const HAS_SLOTS = 4u;
+const HAS_FLAGS = 8u;
+const HAS_POSITIONS = 16u;
 
 // What the shader takes that gathers values and slots.
 struct Gather {

@@ -1,5 +1,8 @@
-// Written by `cargo xtask params` from src/ops/moe_align.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 //!include bound
+
+// Threads of a workgroup.
+const THREADS = 256u;
 
 // What the shaders of `moe_align` take.
 struct Params {

@@ -1,5 +1,8 @@
-// Written by `cargo xtask params` from src/ops/moe_align_layout.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 //!include bound
+
+// Threads of a workgroup.
+const THREADS = 256u;
 
 // What the shader of `moe_align` takes that says more of the layout.
 struct Params {

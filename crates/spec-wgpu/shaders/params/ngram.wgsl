@@ -1,5 +1,18 @@
-// Written by `cargo xtask params` from src/ops/ngram.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 //!include bound
+
+// The number of threads that search a block. A block is a multiple of this number.
+const SEARCH_THREADS = 256u;
+// 32-bit words of a request's state.
+const STATE = 14u;
+// Bits of `form`: `requests` says which row each text has.
+const MAPPED = 1u;
+// `max_drafts` has limits.
+const LIMITED = 2u;
+// A text's last token stands behind its drafts.
+const PAD_WITH_LAST = 4u;
+// A number of `requests` has two words.
+const WIDE_REQUESTS = 8u;
 
 // What the shaders of every operator that searches take.
 struct Params {

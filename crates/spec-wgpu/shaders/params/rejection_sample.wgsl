@@ -1,5 +1,21 @@
-// Written by `cargo xtask params` from src/ops/rejection_sample.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 //!include bound
+
+// Threads of a workgroup in passes with one thread per request or per token.
+const SMALL = 64u;
+// The number of threads that scan a chunk. A chunk is a multiple of this number.
+const SCAN_THREADS = 256u;
+// 32-bit words of a request's state.
+const STATE = 13u;
+// 32-bit words of a chunk's partial result.
+const PARTIAL = 5u;
+// What `scan` looks for: the residual's argmax, a draw from the residual, or whole rows for greedy
+// acceptance.
+const ARGMAX = 0u;
+const SAMPLE = 1u;
+const GREEDY = 2u;
+// The bits of 2^-40, the least residual that can be drawn.
+const MIN_RESIDUAL = 729808896u;
 
 // What the shaders of `rejection_sample` take.
 struct Params {

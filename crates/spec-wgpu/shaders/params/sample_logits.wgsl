@@ -1,5 +1,45 @@
-// Written by `cargo xtask params` from src/ops/sample_logits.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 //!include bound
+
+// Threads that go over a chunk. A chunk is a multiple of this number.
+const THREADS = 256u;
+// 32-bit words of a row's state.
+const STATE = 64u;
+// 32-bit words of a row's weights by level.
+const SPREAD = 3328u;
+// 32-bit words of the result of a chunk: a sum, or the number of entries that equal the bound.
+const PARTIAL = 2u;
+// The largest number of tokens that a row draws.
+const MAX_DRAWS = 64u;
+// The largest number of likeliest tokens that a row reports.
+const MAX_TOP = 256u;
+// `WIDE` for rows that draw several tokens: there, other data takes much of the workgroup memory.
+const MANY_WIDE = 256u;
+// Values of `winners` that are no time: the row takes its forced token; a row without randomness
+// has its token; no token may win.
+const PLACE_FORCED = 0u;
+const PLACE_CERTAIN = 1u;
+const PLACE_NOTHING = 2147483647u;
+// Bits of `has`: the arguments that are there.
+const HAS_REQUESTS = 1u;
+const HAS_TOP_K = 2u;
+const HAS_TOP_P = 4u;
+const HAS_MIN_P = 8u;
+const HAS_MASK = 16u;
+const HAS_PROCESSED = 32u;
+const HAS_LOGPROBS = 64u;
+const HAS_RANKS = 128u;
+const HAS_TOP_TOKENS = 256u;
+const HAS_TOP_LOGPROBS = 512u;
+const HAS_ROW_FLAGS = 1024u;
+const HAS_IDS = 2048u;
+const HAS_MAXIMA = 4096u;
+const HAS_FORCED = 8192u;
+const HAS_WINNERS = 16384u;
+const HAS_KEPT = 32768u;
+const HAS_COUNTS = 65536u;
+// The mask of tokens; `HAS_MASK` then says that there are bits for columns.
+const HAS_TOKEN_MASK = 131072u;
 
 // What the shaders of `sample_logits` take.
 struct Params {

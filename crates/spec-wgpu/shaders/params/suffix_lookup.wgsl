@@ -1,5 +1,36 @@
-// Written by `cargo xtask params` from src/ops/suffix_lookup.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 //!include bound
+
+// Threads of a workgroup that looks at windows.
+const THREADS = 256u;
+// Threads of a workgroup that has a thread for each request, or for each node.
+const ROW_THREADS = 64u;
+// Places of a tile.
+const TILE = 1024u;
+// Requests that a workgroup looks for in a tile of the corpus.
+const REQUESTS = 64u;
+// The largest number of windows of a request.
+const MAX_WINDOWS = 1024u;
+// The largest number of drafts of a request.
+const MAX_DRAFTS = 64u;
+// Words of a request's state.
+const STATE = 16u;
+// Words of a node in the workspace: its token, its parent, and how many windows it has.
+const NODE = 4u;
+// Bits of `has`: the arguments that are there.
+const HAS_CORPUS_LENGTH = 1u;
+const HAS_PARENTS = 2u;
+const HAS_SHARES = 4u;
+const HAS_MATCH_LENGTHS = 8u;
+const HAS_FLAGS = 16u;
+const HAS_FIRST_CHILD = 32u;
+const HAS_NEXT_SIBLING = 64u;
+const HAS_REQUESTS = 128u;
+const HAS_MAX_DRAFTS = 256u;
+// The last token of a text stands behind its drafts.
+const PAD_WITH_LAST = 512u;
+// A number of `requests` has two words.
+const WIDE_REQUESTS = 1024u;
 
 // What the shader of `suffix_lookup` takes.
 struct Params {

@@ -1,5 +1,18 @@
-// Written by `cargo xtask params` from src/ops/topk_router.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 //!include bound
+
+// Codes of scoring functions: the logistic function, softmax over the row, and the square root of
+// softplus.
+const SIGMOID = 0u;
+const SOFTMAX = 1u;
+const SQRT_SOFTPLUS = 2u;
+// 32-bit words of workgroup memory for the keys of experts and groups of all teams.
+const POOL = 3328u;
+// Ranking groups takes a number of iterations that grows with the square of their number. Above
+// this number of groups, the kept groups are therefore found from the bits of their keys.
+const MANY_GROUPS = 256u;
+// The number of columns of tokens that a workgroup of `place` handles.
+const PLACED = 256u;
 
 // What the shaders of `topk_router` take.
 struct Params {
@@ -17,7 +30,7 @@ struct Params {
     indices_stride: u32,
     // 1 where `bias` is there, else 0.
     has_bias: u32,
-    // The type of the bias: 0 f32, 1 f16, 2 bf16.
+    // The type of the bias: `F32`, `F16` or `BF16`.
     bias_type: u32,
     // 1 where `flags` is there, else 0.
     has_flags: u32,
@@ -67,7 +80,7 @@ struct Params {
     max_replicas: u32,
     // 1 where `load` is there, else 0.
     has_load: u32,
-    // The type of the weights: 0 f32, 1 f16, 2 bf16.
+    // The type of the weights: `F32`, `F16` or `BF16`.
     weights_type: u32,
     // Given experts from one row to the next.
     given_stride: u32,

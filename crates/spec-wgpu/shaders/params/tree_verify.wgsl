@@ -1,5 +1,12 @@
-// Written by `cargo xtask params` from src/ops/tree_verify.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 //!include bound
+
+// Threads of a workgroup.
+const THREADS = 64u;
+// Bits of `has`: the arguments that are there, and their form.
+const HAS_FLAGS = 1u;
+const HAS_OFFSETS = 2u;
+const PACKED_DRAFT = 4u;
 
 // What the shader of `tree_verify` takes.
 struct Params {

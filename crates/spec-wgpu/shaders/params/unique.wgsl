@@ -1,5 +1,19 @@
-// Written by `cargo xtask params` from src/ops/unique.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 //!include bound
+
+// Threads of a workgroup.
+const THREADS = 256u;
+// Values of a digit.
+const DIGITS = 256u;
+// The word of the state from which on it has the totals of the digits.
+const TOTALS = 11u;
+// Words from the counter of one first digit to the next, where there are second digits. All tiles
+// add to these counters, and additions within one cache line wait for each other.
+const CELL_STRIDE = 32u;
+// How a call goes on.
+const BY_DIGITS = 0u;
+const BY_BUCKETS = 1u;
+const ASCENDING = 2u;
 
 // What the shaders of `unique` take.
 struct Params {

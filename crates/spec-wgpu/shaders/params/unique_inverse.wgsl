@@ -1,5 +1,10 @@
-// Written by `cargo xtask params` from src/ops/unique_inverse.rs, which a test compares with it.
+// Written by `cargo xtask params` from calls of `launch_params!`. A test compares both.
 //!include bound
+
+// Threads of a workgroup.
+const THREADS = 256u;
+// Keys that a thread looks up.
+const ROWS = 16u;
 
 // What the shaders of `unique` take that look keys up.
 struct Params {

@@ -6,7 +6,7 @@ use bytemuck::{Pod, Zeroable};
 use spec_conformance::launch_params::Header;
 use spec_core::launch_params;
 use spec_core::ops::AdjustLogits;
-use spec_core::ops::adjust_logits::{Buffers, MAX_MATCH, MAX_THINK_TOKENS, Plan};
+use spec_core::ops::adjust_logits::{self, Buffers, MAX_THINK_TOKENS, Plan};
 use spec_core::{DType, Error, Kernel, Matrix, Result, Status, Stream, Supports, ViewMut};
 
 use crate::Wgpu;
@@ -17,14 +17,7 @@ use crate::windows::Window;
 
 pub(super) static SHADER: Shader = shader!("adjust_logits");
 
-/// Threads of a workgroup over texts, tables and biases, and over rows. The numbers from here on
-/// are the shader's, too.
-const THREADS: u64 = 256;
-const ROW_THREADS: u64 = 64;
-/// Words of all tables that a thread clears.
-const CLEARED: u64 = 16;
-/// Words of a row's state and of a slot.
-const STATE: u64 = 20;
+/// Words of a slot, without and with DRY.
 const SLOT: u64 = 3;
 const DRY_SLOT: u64 = 4;
 /// Words of a workspace beyond which rows are adjusted in several windows.
@@ -34,18 +27,6 @@ const MAX_WORDS: u64 = 1 << 25;
 const MAX_TURNS: usize = 60_000;
 /// Tokens that a thread of a thinking budget compares, each in a turn, after it has climbed.
 const THINK_TURNS: usize = 4 * MAX_THINK_TOKENS;
-
-/// The arguments that are there.
-const HAS_REQUESTS: u32 = 1;
-const HAS_DRAFTS: u32 = 2;
-const HAS_REPETITION: u32 = 4;
-const HAS_FREQUENCY: u32 = 8;
-const HAS_PRESENCE: u32 = 16;
-const HAS_STOPS: u32 = 32;
-const HAS_NGRAM: u32 = 64;
-const HAS_FLAGS: u32 = 128;
-const HAS_RANGE: u32 = 256;
-const HAS_THINK: u32 = 512;
 
 struct Adjuster {
     gpu: Wgpu,
@@ -144,18 +125,18 @@ impl Adjuster {
         let optional = |wanted: bool, entry, bindings: &[Access]| {
             wanted.then(|| program(entry, bindings)).transpose()
         };
-        let float = ("DTYPE", super::float_code(plan.logits.dtype));
+        let float = ("DTYPE", super::shared::float_code(plan.logits.dtype));
         let finish = [Write, Write, Read, Read, Read, Write];
         let reads = plan.penalises() || plan.no_repeat_ngram;
         let reading = [Write, Read, Read, Read, Read, Read, Read];
-        let dry = |dry: spec_core::ops::adjust_logits::Dry| -> Result<Dry> {
+        let dry = |dry: adjust_logits::Dry| -> Result<Dry> {
             Ok(Dry {
                 weigh: program("dry_weigh", &reading[..5])?,
                 limit: optional(dry.breakers > 0, "dry_limit", &reading[..5])?,
                 matches: program("dry_match", &reading[..5])?,
             })
         };
-        let think = |think: spec_core::ops::adjust_logits::Think| -> Result<Think> {
+        let think = |think: adjust_logits::Think| -> Result<Think> {
             let writing = [Write, Read, Read, Read, Read, Read, Write];
             Ok(Think {
                 start: optional(think.start > 0, "think_start", &reading)?,
@@ -418,6 +399,28 @@ launch_params! {
         /// Tokens of `think_forced`.
         forced_tokens: u32,
     }
+
+    /// Threads of a workgroup over texts, tables and biases.
+    const THREADS: u64 = 256;
+    /// Threads of a workgroup over rows.
+    const ROW_THREADS: u64 = 64;
+    /// Words of all tables that a thread clears.
+    const CLEARED: u64 = 16;
+    /// Words of a row's state.
+    const STATE: u64 = 20;
+    /// The largest number of tokens of a sequence that DRY counts.
+    const MAX_MATCH: usize = adjust_logits::MAX_MATCH;
+    /// Bits of `has`: the arguments that are there.
+    const HAS_REQUESTS: u32 = 1;
+    const HAS_DRAFTS: u32 = 1 << 1;
+    const HAS_REPETITION: u32 = 1 << 2;
+    const HAS_FREQUENCY: u32 = 1 << 3;
+    const HAS_PRESENCE: u32 = 1 << 4;
+    const HAS_STOPS: u32 = 1 << 5;
+    const HAS_NGRAM: u32 = 1 << 6;
+    const HAS_FLAGS: u32 = 1 << 7;
+    const HAS_RANGE: u32 = 1 << 8;
+    const HAS_THINK: u32 = 1 << 9;
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use spec_conformance::launch_params::Header;
 use spec_core::launch_params;
 use spec_core::ops::AppendTokens;
-use spec_core::ops::append_tokens::{Buffers, Plan};
+use spec_core::ops::append_tokens::{self, Buffers, Plan};
 use spec_core::{DType, Kernel, Result, Status, Stream, Supports, ViewMut};
 
 use super::Layout;
@@ -16,10 +16,6 @@ use crate::shader::{Program, Shader, shader};
 
 pub(super) static SHADER: Shader = shader!("append_tokens");
 
-/// The number of requests per workgroup.
-const THREADS: u64 = 64;
-/// 32-bit words that the first pass stores per request for the second pass.
-const REQUEST_WORDS: u64 = 3;
 /// Comparisons of new tokens with stop tokens that one thread makes: see the rules in [`super`].
 const MAX_COMPARISONS: usize = 60_000;
 
@@ -53,6 +49,15 @@ launch_params! {
         /// 1 where `flags` is there, else 0.
         has_flags: u32,
     }
+
+    /// Threads of a workgroup, one for each request.
+    const THREADS: u64 = 64;
+    /// 32-bit words that the first pass stores per request for the second pass.
+    const REQUEST_WORDS: u64 = 3;
+    /// Values of `finished`: the request goes on, met a stop token, or reached its length limit.
+    const RUNNING: u32 = append_tokens::RUNNING as u32;
+    const STOPPED: u32 = append_tokens::STOPPED as u32;
+    const AT_LENGTH: u32 = append_tokens::AT_LENGTH as u32;
 }
 
 #[cfg(test)]

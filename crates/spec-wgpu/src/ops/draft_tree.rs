@@ -6,7 +6,7 @@ use bytemuck::{Pod, Zeroable};
 use spec_conformance::launch_params::Header;
 use spec_core::launch_params;
 use spec_core::ops::DraftTree;
-use spec_core::ops::draft_tree::{Buffers, Masks, Plan};
+use spec_core::ops::draft_tree::{self, Buffers, Masks, Plan};
 use spec_core::{DType, Error, Kernel, Matrix, Result, Status, Stream, Supports, ViewMut};
 
 use super::ngram::{tokens_constant, words_of};
@@ -16,42 +16,9 @@ use crate::shader::{Program, Shader, shader};
 
 pub(super) static SHADER: Shader = shader!("draft_tree");
 
-/// Threads of a workgroup, other than that of `allot`. The numbers from here on are the shader's,
-/// too.
-const ROW_THREADS: u64 = 64;
-/// Words at the start of the workspace, and of a request's state.
-const HEAD: u64 = 4;
-const STATE: u64 = 6;
 /// The largest number of requests among which the one workgroup of `allot` shares a budget: see the
 /// rules in [`super`].
 const MAX_REQUESTS: usize = 1 << 15;
-
-/// The arguments that are there.
-const HAS_PARENTS: u32 = 1;
-const HAS_SHARES: u32 = 1 << 1;
-const HAS_COUNTS: u32 = 1 << 2;
-const HAS_TRUST: u32 = 1 << 3;
-const HAS_FINISHED: u32 = 1 << 4;
-const HAS_BUDGET: u32 = 1 << 5;
-const HAS_FLAGS: u32 = 1 << 6;
-/// Shares are of the whole way from the root.
-const CUMULATIVE: u32 = 1 << 7;
-const HAS_PICKED: u32 = 1 << 8;
-const HAS_DRAFT_PARENTS: u32 = 1 << 9;
-const HAS_SURVIVALS: u32 = 1 << 10;
-const HAS_DEPTHS: u32 = 1 << 11;
-const HAS_FIRST_CHILD: u32 = 1 << 12;
-const HAS_NEXT_SIBLING: u32 = 1 << 13;
-const HAS_MASKS: u32 = 1 << 14;
-const HAS_ROW_OFFSETS: u32 = 1 << 15;
-const HAS_ROWS: u32 = 1 << 16;
-const HAS_ROW_REQUESTS: u32 = 1 << 17;
-const HAS_ROW_PARENTS: u32 = 1 << 18;
-const HAS_ROW_TOKENS: u32 = 1 << 19;
-const HAS_ROW_POSITIONS: u32 = 1 << 20;
-const HAS_ROOTS: u32 = 1 << 21;
-/// Any output of packed rows.
-const HAS_CAP: u32 = 1 << 22;
 
 const HAS_LINKS: u32 = HAS_FIRST_CHILD | HAS_NEXT_SIBLING | HAS_MASKS;
 const HAS_PACKED: u32 = HAS_ROWS | HAS_ROW_REQUESTS | HAS_ROW_PARENTS;
@@ -320,6 +287,42 @@ launch_params! {
         /// Which arguments are there: HAS_ bits.
         has: u32,
     }
+
+    /// Threads of a workgroup, other than that of `allot`.
+    const ROW_THREADS: u64 = 64;
+    /// Words at the start of the workspace, whose first word is the number of rows of all requests.
+    const HEAD: u64 = 4;
+    /// Words of a request's state.
+    const STATE: u64 = 6;
+    /// The bits of 2^-100. A survival below 2^-100 counts as 0.
+    const MIN_SURVIVAL: u32 = draft_tree::MIN_SURVIVAL.to_bits();
+    /// Bits of `has`: the arguments that are there.
+    const HAS_PARENTS: u32 = 1;
+    const HAS_SHARES: u32 = 1 << 1;
+    const HAS_COUNTS: u32 = 1 << 2;
+    const HAS_TRUST: u32 = 1 << 3;
+    const HAS_FINISHED: u32 = 1 << 4;
+    const HAS_BUDGET: u32 = 1 << 5;
+    const HAS_FLAGS: u32 = 1 << 6;
+    /// Shares are of the whole way from the root.
+    const CUMULATIVE: u32 = 1 << 7;
+    /// More arguments that are there.
+    const HAS_PICKED: u32 = 1 << 8;
+    const HAS_DRAFT_PARENTS: u32 = 1 << 9;
+    const HAS_SURVIVALS: u32 = 1 << 10;
+    const HAS_DEPTHS: u32 = 1 << 11;
+    const HAS_FIRST_CHILD: u32 = 1 << 12;
+    const HAS_NEXT_SIBLING: u32 = 1 << 13;
+    const HAS_MASKS: u32 = 1 << 14;
+    const HAS_ROW_OFFSETS: u32 = 1 << 15;
+    const HAS_ROWS: u32 = 1 << 16;
+    const HAS_ROW_REQUESTS: u32 = 1 << 17;
+    const HAS_ROW_PARENTS: u32 = 1 << 18;
+    const HAS_ROW_TOKENS: u32 = 1 << 19;
+    const HAS_ROW_POSITIONS: u32 = 1 << 20;
+    const HAS_ROOTS: u32 = 1 << 21;
+    /// Some output has packed rows.
+    const HAS_CAP: u32 = 1 << 22;
 }
 
 #[cfg(test)]

@@ -15,10 +15,6 @@ use crate::shader::{Program, Shader, shader};
 
 pub(super) static SHADER: Shader = shader!("hot_slots");
 
-/// Threads of a workgroup, as in the shader.
-const THREADS: u64 = 256;
-/// Words that a row of the workspace has before its keys.
-const ROW_WORDS: u64 = 8;
 /// Words of a workspace beyond which rows are served in several windows.
 const MAX_WORDS: u64 = 1 << 25;
 
@@ -84,6 +80,11 @@ launch_params! {
         /// 1 where `flags` is there, else 0.
         has_flags: u32,
     }
+
+    /// Threads of a workgroup.
+    const THREADS: u64 = 256;
+    /// Words that a row of the workspace has before its keys.
+    const ROW_WORDS: u64 = 8;
 }
 
 #[cfg(test)]

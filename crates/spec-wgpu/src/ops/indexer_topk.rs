@@ -11,8 +11,8 @@ use spec_core::ops::IndexerTopk;
 use spec_core::ops::indexer_topk::{Buffers, Pages, Plan};
 use spec_core::{Kernel, Matrix, Result, Status, Stream, Supports, ViewMut};
 
-use super::float_code;
 use super::indexer_topk_blocks::{Arguments, Prologue, Scratch, noted, words};
+use super::shared::float_code;
 use crate::Wgpu;
 use crate::launch::Recorder;
 use crate::memory::Region;
@@ -22,13 +22,7 @@ use crate::shader::{Program, Shader, shader};
 pub(super) static SHADER: Shader = shader!("indexer_topk");
 pub(super) static GATHER_SHADER: Shader = shader!("indexer_topk_gather");
 
-/// Scores of a chunk, 32-bit words of a row's state, and the number of digits, as in the shader.
-const CHUNK: usize = 4096;
-const STATE: u64 = 8;
-const DIGITS: u64 = 256;
-/// Threads of a workgroup that handles a chunk, and of a workgroup that handles a row, where the
-/// device allows this many.
-const THREADS: usize = 256;
+/// Threads of a workgroup that handles a row, where the device allows this many.
 const WIDE: u32 = 1024;
 /// The number of groups of a row: at least `GROUPS_OF_KEPT` per kept score, so that not many more
 /// scores than needed reach the bound, and about `GROUPS` in all. With fewer than
@@ -42,15 +36,6 @@ const MAX_COLS: usize = 1 << 21;
 const MAX_ROWS: u64 = 512;
 /// The number of key bits below each digit.
 const LOW: [u32; 4] = [24, 16, 8, 0];
-/// Threads of a workgroup that gathers values and slots, as in that shader.
-const GATHER_THREADS: u64 = 256;
-
-/// Bits for the arguments that are present. The shader that gathers has the same numbers.
-const HAS_REQUESTS: u32 = 1;
-const HAS_VALUES: u32 = 2;
-const HAS_SLOTS: u32 = 4;
-const HAS_FLAGS: u32 = 8;
-const HAS_POSITIONS: u32 = 16;
 
 launch_params! {
     /// What the shaders of `indexer_topk` take.
@@ -82,6 +67,15 @@ launch_params! {
         /// Keys of a list.
         capacity: u32,
     }
+
+    /// Scores of a chunk.
+    const CHUNK: usize = 4096;
+    /// Threads of a workgroup that handles a chunk.
+    const CHUNK_THREADS: usize = 256;
+    /// 32-bit words of a row's state.
+    const STATE: u64 = 8;
+    /// Values of a digit.
+    const DIGITS: u64 = 256;
 }
 
 launch_params! {
@@ -124,6 +118,15 @@ launch_params! {
         /// For `finish`: how many of the others are chosen, if there are enough.
         room: u32,
     }
+
+    /// Threads of a workgroup.
+    const GATHER_THREADS: u64 = 256;
+    /// Bits of `has`: the arguments that are there.
+    const HAS_REQUESTS: u32 = 1;
+    const HAS_VALUES: u32 = 1 << 1;
+    const HAS_SLOTS: u32 = 1 << 2;
+    const HAS_FLAGS: u32 = 1 << 3;
+    const HAS_POSITIONS: u32 = 1 << 4;
 }
 
 #[cfg(test)]
@@ -162,7 +165,7 @@ unsafe impl Supports<IndexerTopk> for Wgpu {
         let limits = &self.0.limits;
         let max_threads =
             limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x);
-        let wide = WIDE.min(max_threads) / THREADS as u32 * THREADS as u32;
+        let wide = WIDE.min(max_threads) / CHUNK_THREADS as u32 * CHUNK_THREADS as u32;
         let prologue = Prologue::new(self, plan)?;
         let chosen = prologue.as_ref().map_or_else(|| plan.clone(), |p| p.chosen_from(plan));
         let program = |entry, threads| {
@@ -170,7 +173,7 @@ unsafe impl Supports<IndexerTopk> for Wgpu {
             let constants = [("DTYPE", float_code(chosen.scores.dtype)), ("THREADS", threads)];
             self.program(&SHADER, entry, &bindings, &constants)
         };
-        let chunked = |entry| program(entry, THREADS as u32);
+        let chunked = |entry| program(entry, CHUNK_THREADS as u32);
         let rows_of = |matrix: &Matrix| self.window_of_rows(matrix, 1);
         let window = rows_of(&plan.scores)
             .min(rows_of(&plan.indices))
@@ -277,7 +280,7 @@ fn chunks(plan: &Plan) -> u64 {
 /// The number of groups of a part of a row, a power of two.
 fn groups(plan: &Plan) -> usize {
     let wanted = GROUPS.max(GROUPS_OF_KEPT * plan.k) / chunks(plan) as usize;
-    wanted.max(1).next_power_of_two().min(THREADS)
+    wanted.max(1).next_power_of_two().min(CHUNK_THREADS)
 }
 
 /// Whether a bound helps: there must be enough groups per kept score, and rows must be short
@@ -298,7 +301,7 @@ fn words_of_row(plan: &Plan) -> u64 {
 }
 
 fn keys_of_row(plan: &Plan) -> u64 {
-    THREADS as u64 * chunks(plan) + capacity(plan) as u64
+    CHUNK_THREADS as u64 * chunks(plan) + capacity(plan) as u64
 }
 
 /// The 32-bit words of `rows` rows, rounded up to a multiple of a binding's alignment.

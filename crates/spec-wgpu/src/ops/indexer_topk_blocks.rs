@@ -9,7 +9,7 @@ use spec_core::launch_params;
 use spec_core::ops::indexer_topk::Plan;
 use spec_core::{DType, Matrix, Result, Vector};
 
-use super::float_code;
+use super::shared::float_code;
 use crate::Wgpu;
 use crate::launch::Recorder;
 use crate::memory::Region;
@@ -18,7 +18,6 @@ use crate::shader::{Program, Shader, shader};
 
 pub(super) static SHADER: Shader = shader!("indexer_topk_blocks");
 
-const THREADS: u64 = 256;
 /// 32-bit words to which parts of a workspace are rounded up, so that bindings do not overlap.
 const ALIGNMENT: u64 = 64;
 /// The largest number of candidates of a row, which one workgroup counts.
@@ -56,6 +55,9 @@ launch_params! {
         /// Positions of a candidate, at least 1.
         block: u32,
     }
+
+    /// Threads of a workgroup.
+    const THREADS: u64 = 256;
 }
 
 #[cfg(test)]

@@ -37,7 +37,8 @@
 //!
 //! The shader declares `@group(0) @binding(0) var<uniform> params: Params`. The struct `Params`
 //! begins with `at: At` (`include/bound.wgsl`) and goes on with the parameters. The shader gets it
-//! by `//!include params/NAME`; `cargo xtask params` writes that file from the struct in Rust.
+//! by `//!include params/NAME`; `cargo xtask params` writes that file from the struct in Rust, with
+//! the constants that follow the struct. The constants of several operators are `params/shared`.
 //! Storage buffers follow from `@binding(1)` on, as `array<u32>`, `array<vec2<u32>>` (64-bit
 //! elements) or atomics. Element `i` of the region at `@binding(n)` is at index `params.at.bN + i`.
 //! For f16 and bf16, this index counts halves of 32-bit words.
@@ -64,6 +65,9 @@
 mod indexer_topk_blocks;
 mod moe_align_layout;
 mod ngram;
+#[cfg(test)]
+mod routes;
+mod shared;
 mod unique_inverse;
 
 macro_rules! modules {
@@ -73,8 +77,8 @@ macro_rules! modules {
 spec_core::for_each_operator!(modules);
 
 use bytemuck::{Pod, Zeroable};
+use spec_core::Matrix;
 use spec_core::launch_params::{Field, Part};
-use spec_core::{DType, Matrix};
 
 /// How a shader finds the elements of a matrix of integers.
 #[repr(C)]
@@ -97,15 +101,6 @@ impl Field for Layout {
 impl Layout {
     fn of(matrix: &Matrix) -> Self {
         Layout { words: (matrix.dtype.size() / 4) as u32, stride: matrix.row_stride as u32 }
-    }
-}
-
-/// The code that `include/floats.wgsl` has for a float type.
-fn float_code(dtype: DType) -> u32 {
-    match dtype {
-        DType::F16 => 1,
-        DType::BF16 => 2,
-        _ => 0,
     }
 }
 
@@ -132,10 +127,11 @@ mod tests {
     use super::*;
 
     /// Headers of further shaders, beside the header that each operator has.
-    const FURTHER: [Header; 4] = [
+    const FURTHER: [Header; 5] = [
         indexer_topk::GATHER_HEADER,
         indexer_topk_blocks::HEADER,
         moe_align_layout::HEADER,
+        shared::HEADER,
         unique_inverse::HEADER,
     ];
 

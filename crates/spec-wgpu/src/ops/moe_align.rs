@@ -17,7 +17,6 @@ use crate::shader::{Program, Shader, shader};
 
 pub(super) static SHADER: Shader = shader!("moe_align");
 
-const THREADS: usize = 256;
 /// The largest number of iterations of a workgroup, each of which looks at the pick of every
 /// thread: few enough for the rules in [`super`].
 const MAX_TURNS: usize = 128;
@@ -56,6 +55,9 @@ launch_params! {
         /// 1 where `flags` is there, else 0.
         has_flags: u32,
     }
+
+    /// Threads of a workgroup.
+    const THREADS: usize = 256;
 }
 
 #[cfg(test)]

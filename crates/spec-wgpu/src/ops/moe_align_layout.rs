@@ -15,8 +15,6 @@ use crate::shader::{Program, Shader, shader};
 
 pub(super) static SHADER: Shader = shader!("moe_align_layout");
 
-const THREADS: u64 = 256;
-
 launch_params! {
     /// What the shader of `moe_align` takes that says more of the layout.
     struct Params: Pod, Zeroable {
@@ -42,6 +40,9 @@ launch_params! {
         unused_2: u32,
         unused_3: u32,
     }
+
+    /// Threads of a workgroup.
+    const THREADS: u64 = 256;
 }
 
 #[cfg(test)]

@@ -17,8 +17,6 @@ use crate::shader::Access::{Read, Write};
 use crate::shader::{Access, Program, Shader};
 use crate::windows::Window;
 
-/// The number of threads that search a block. A block is a multiple of this number.
-const SEARCH_THREADS: usize = 256;
 /// The smallest and the largest block, in tokens. The smallest is enough work for a workgroup to be
 /// worth its reduction. The largest still spreads the work over a large GPU, and lets later blocks
 /// see the matches of earlier ones.
@@ -30,8 +28,7 @@ const FULL: usize = 1024;
 const MAX_TURNS: usize = 60_000;
 /// The largest number of requests for which each workgroup of `copy` sums up the budget for itself.
 const UNSHARED: usize = 1024;
-/// 32-bit words of a request's state and of a block's partial result in the workspace.
-const STATE: u64 = 14;
+/// 32-bit words of a block's partial result in the workspace.
 const PARTIAL: u64 = 2;
 
 /// The limits that the operators' parameters set.
@@ -46,13 +43,6 @@ pub(super) struct Limits {
     /// MAPPED and other bits; used by `prompt_lookup` alone.
     pub(super) form: u32,
 }
-
-/// Forms of a call of `prompt_lookup`: `requests` says which row each text has, `max_drafts` has
-/// limits, a text's last token stands behind its drafts, and `requests` has two words a number.
-pub(super) const MAPPED: u32 = 1;
-pub(super) const LIMITED: u32 = 2;
-pub(super) const PAD_WITH_LAST: u32 = 4;
-pub(super) const WIDE_REQUESTS: u32 = 8;
 
 launch_params! {
     /// What the shaders of every operator that searches take.
@@ -104,6 +94,19 @@ launch_params! {
         /// The row after the last of the window of prompts.
         slot1: u32,
     }
+
+    /// The number of threads that search a block. A block is a multiple of this number.
+    const SEARCH_THREADS: usize = 256;
+    /// 32-bit words of a request's state.
+    const STATE: u64 = 14;
+    /// Bits of `form`: `requests` says which row each text has.
+    pub(super) const MAPPED: u32 = 1;
+    /// `max_drafts` has limits.
+    pub(super) const LIMITED: u32 = 1 << 1;
+    /// A text's last token stands behind its drafts.
+    pub(super) const PAD_WITH_LAST: u32 = 1 << 2;
+    /// A number of `requests` has two words.
+    pub(super) const WIDE_REQUESTS: u32 = 1 << 3;
 }
 
 #[cfg(test)]

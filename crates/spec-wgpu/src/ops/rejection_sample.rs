@@ -8,7 +8,7 @@ use spec_conformance::launch_params::Header;
 use spec_core::launch_params;
 
 use spec_core::ops::RejectionSample;
-use spec_core::ops::rejection_sample::{Acceptance, Buffers, Plan, Recovery};
+use spec_core::ops::rejection_sample::{self, Acceptance, Buffers, Plan, Recovery};
 use spec_core::options::unknown;
 use spec_core::race::GROUP;
 use spec_core::{DType, Kernel, Matrix, Result, Status, Stream, Supports, Vector, View, ViewMut};
@@ -22,21 +22,14 @@ use crate::windows::Window;
 
 pub(super) static SHADER: Shader = shader!("rejection_sample");
 
-/// Threads of a workgroup in passes with one thread per request or per token.
-const SMALL: u64 = 64;
-/// The number of threads that scan a chunk. A chunk is a multiple of this number.
-const SCAN_THREADS: usize = 256;
 /// The smallest and the largest chunk. The smallest is enough work for a workgroup to be worth its
 /// reduction; the largest still spreads the work over a large GPU.
 const MIN_CHUNK: usize = 1024;
 const MAX_CHUNK: usize = 8192;
 /// The number of workgroups that fill a large GPU: above this number, chunks grow instead.
 const FULL: usize = 1024;
-/// 32-bit words of the workspace for a request's state and for a chunk's partial result.
-const STATE: u64 = 13;
-const PARTIAL: u64 = 5;
 
-/// What `scan` looks for. The shader has the same numbers.
+/// What `scan` looks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Argmax = 0,
@@ -189,7 +182,7 @@ impl Verifier {
         let compiled = |(pass, mode): (Pass, Mode)| {
             let (entry, bindings) = pass.entry();
             let constants = [
-                ("DTYPE", super::float_code(plan.target.dtype)),
+                ("DTYPE", super::shared::float_code(plan.target.dtype)),
                 ("MODE", mode as u32),
                 ("HAS_DRAFT", u32::from(draft.is_some())),
                 ("WHOLE", u32::from(whole)),
@@ -496,6 +489,22 @@ launch_params! {
         /// Tokens from one row of the output to the next.
         output_stride: u32,
     }
+
+    /// Threads of a workgroup in passes with one thread per request or per token.
+    const SMALL: u64 = 64;
+    /// The number of threads that scan a chunk. A chunk is a multiple of this number.
+    const SCAN_THREADS: usize = 256;
+    /// 32-bit words of a request's state.
+    const STATE: u64 = 13;
+    /// 32-bit words of a chunk's partial result.
+    const PARTIAL: u64 = 5;
+    /// What `scan` looks for: the residual's argmax, a draw from the residual, or whole rows for greedy
+    /// acceptance.
+    const ARGMAX: u32 = Mode::Argmax as u32;
+    const SAMPLE: u32 = Mode::Sample as u32;
+    const GREEDY: u32 = Mode::Greedy as u32;
+    /// The bits of 2^-40, the least residual that can be drawn.
+    const MIN_RESIDUAL: u32 = rejection_sample::MIN_RESIDUAL.to_bits();
 }
 
 #[cfg(test)]

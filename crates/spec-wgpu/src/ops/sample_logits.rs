@@ -9,7 +9,7 @@ use bytemuck::{Pod, Zeroable};
 use spec_conformance::launch_params::Header;
 use spec_core::launch_params;
 use spec_core::ops::SampleLogits;
-use spec_core::ops::sample_logits::{Buffers, Plan};
+use spec_core::ops::sample_logits::{self, Buffers, Plan};
 use spec_core::race::GROUP;
 use spec_core::{DType, Kernel, Matrix, Result, Status, Stream, Supports, ViewMut};
 
@@ -24,8 +24,6 @@ use crate::windows::Window;
 pub(super) static SHADER: Shader = shader!("sample_logits");
 pub(super) static REPORT_SHADER: Shader = shader!("sample_logits_report", "sample_logits");
 
-/// Threads that go over a chunk. A chunk is a multiple of this number.
-const THREADS: usize = 256;
 /// The smallest and the largest chunk: enough work for a workgroup, and at most 32 entries for a
 /// thread of `collect`.
 const MIN_CHUNK: usize = 1024;
@@ -35,20 +33,14 @@ const FULL: usize = 1024;
 /// The largest number of entries in a row's list. Listed entries are cut without reading the row
 /// again.
 const CAPACITY: usize = 2048;
-/// 32-bit words of a row's state, of a row's weights by level, and of a chunk's result.
-const STATE: u64 = 64;
-const SPREAD: u64 = 3328;
-const PARTIAL: u64 = 2;
 /// The largest number of rows whose intermediate results the workspace holds.
 const MAX_ROWS: u64 = 2048;
 /// Threads of a workgroup that handles a whole row, where the device allows this many.
 const WIDE: u32 = 512;
 /// The number of groups that a race lists at once.
 const RACE_LIST: u32 = 512;
-/// `RACE_LIST` and `WIDE` for rows that draw several tokens: there, other data takes much of the
-/// workgroup memory. The shader has the same numbers.
+/// `RACE_LIST` for rows that draw several tokens: there, other data takes much of the workgroup memory.
 const MANY_LIST: u32 = 256;
-const MANY_WIDE: u32 = 256;
 /// The number of selection steps in a row whose candidates fit no list, and the largest number of
 /// loop iterations that a thread spends on these steps in one dispatch.
 const STEPS: u32 = 15;
@@ -105,10 +97,10 @@ unsafe impl Supports<SampleLogits> for Wgpu {
 
 impl Programs {
     fn new(gpu: &Wgpu, plan: &Plan, wide: u32) -> Result<Self> {
-        let stored = ("DTYPE", super::float_code(plan.logits.dtype));
+        let stored = ("DTYPE", super::shared::float_code(plan.logits.dtype));
         let copied = is_copied(plan);
         // A copy is f32.
-        let float = if copied { ("DTYPE", super::float_code(DType::F32)) } else { stored };
+        let float = if copied { ("DTYPE", super::shared::float_code(DType::F32)) } else { stored };
         let columns = ("COLUMNS", u32::from(copied));
         let read = [float, columns];
         let rows_wide = [float, columns, ("WIDE", wide)];
@@ -598,6 +590,46 @@ launch_params! {
         /// Kept tokens from one row to the next in the window.
         kept_stride: u32,
     }
+
+    /// Threads that go over a chunk. A chunk is a multiple of this number.
+    const THREADS: usize = 256;
+    /// 32-bit words of a row's state.
+    const STATE: u64 = 64;
+    /// 32-bit words of a row's weights by level.
+    const SPREAD: u64 = 3328;
+    /// 32-bit words of the result of a chunk: a sum, or the number of entries that equal the bound.
+    const PARTIAL: u64 = 2;
+    /// The largest number of tokens that a row draws.
+    const MAX_DRAWS: usize = sample_logits::MAX_DRAWS;
+    /// The largest number of likeliest tokens that a row reports.
+    const MAX_TOP: usize = sample_logits::MAX_TOP;
+    /// `WIDE` for rows that draw several tokens: there, other data takes much of the workgroup memory.
+    const MANY_WIDE: u32 = 256;
+    /// Values of `winners` that are no time: the row takes its forced token; a row without randomness
+    /// has its token; no token may win.
+    const PLACE_FORCED: u32 = sample_logits::PLACE_FORCED;
+    const PLACE_CERTAIN: u32 = sample_logits::PLACE_CERTAIN;
+    const PLACE_NOTHING: u32 = sample_logits::PLACE_NOTHING;
+    /// Bits of `has`: the arguments that are there.
+    const HAS_REQUESTS: u32 = 1;
+    const HAS_TOP_K: u32 = 1 << 1;
+    const HAS_TOP_P: u32 = 1 << 2;
+    const HAS_MIN_P: u32 = 1 << 3;
+    const HAS_MASK: u32 = 1 << 4;
+    const HAS_PROCESSED: u32 = 1 << 5;
+    const HAS_LOGPROBS: u32 = 1 << 6;
+    const HAS_RANKS: u32 = 1 << 7;
+    const HAS_TOP_TOKENS: u32 = 1 << 8;
+    const HAS_TOP_LOGPROBS: u32 = 1 << 9;
+    const HAS_ROW_FLAGS: u32 = 1 << 10;
+    const HAS_IDS: u32 = 1 << 11;
+    const HAS_MAXIMA: u32 = 1 << 12;
+    const HAS_FORCED: u32 = 1 << 13;
+    const HAS_WINNERS: u32 = 1 << 14;
+    const HAS_KEPT: u32 = 1 << 15;
+    const HAS_COUNTS: u32 = 1 << 16;
+    /// The mask of tokens; `HAS_MASK` then says that there are bits for columns.
+    const HAS_TOKEN_MASK: u32 = 1 << 17;
 }
 
 #[cfg(test)]

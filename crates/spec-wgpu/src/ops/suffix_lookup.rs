@@ -7,7 +7,7 @@ use bytemuck::{Pod, Zeroable};
 use spec_conformance::launch_params::Header;
 use spec_core::launch_params;
 use spec_core::ops::SuffixLookup;
-use spec_core::ops::suffix_lookup::{Buffers, Plan};
+use spec_core::ops::suffix_lookup::{self, Buffers, Plan};
 use spec_core::{DType, Error, Kernel, Matrix, Result, Status, Stream, Supports, ViewMut};
 
 use super::ngram::{tokens_constant, words_of};
@@ -18,17 +18,6 @@ use crate::windows::Window;
 
 pub(super) static SHADER: Shader = shader!("suffix_lookup");
 
-/// Threads of a workgroup that looks at windows. The numbers from here on are the shader's, too.
-const THREADS: u64 = 256;
-/// Threads of a workgroup that has a thread for each request, or for each node.
-const ROW_THREADS: u64 = 64;
-/// Places of a tile.
-const TILE: u64 = 1024;
-/// Requests that a workgroup looks for in a tile of the corpus.
-const REQUESTS: u64 = 64;
-/// Words of a request's state, and of a node.
-const STATE: u64 = 16;
-const NODE: u64 = 4;
 /// Words of a workspace beyond which requests are served in several windows of rows.
 const MAX_WORDS: u64 = 1 << 25;
 /// Turns of a thread in a dispatch that grows nodes: see the rules in [`super`].
@@ -38,21 +27,6 @@ const MAX_TURNS: u64 = 40_000;
 const MAX_LOOK_TILES: u64 = 8;
 /// Turns of a thread of one dispatch over the notes of a request.
 const MAX_TILES: u64 = 50_000 * THREADS;
-
-/// The arguments that are there.
-const HAS_CORPUS_LENGTH: u32 = 1;
-const HAS_PARENTS: u32 = 2;
-const HAS_SHARES: u32 = 4;
-const HAS_MATCH_LENGTHS: u32 = 8;
-const HAS_FLAGS: u32 = 16;
-const HAS_FIRST_CHILD: u32 = 32;
-const HAS_NEXT_SIBLING: u32 = 64;
-const HAS_REQUESTS: u32 = 128;
-const HAS_MAX_DRAFTS: u32 = 256;
-/// The last token of a text stands behind its drafts.
-const PAD_WITH_LAST: u32 = 512;
-/// Numbers of `requests` have two words.
-const WIDE_REQUESTS: u32 = 1024;
 
 /// A window of texts, and a window of the requests that may have them. Both are the same rows,
 /// unless `requests` says which text each request has.
@@ -346,6 +320,37 @@ launch_params! {
         /// Which optional arguments are there: HAS_ bits.
         has: u32,
     }
+
+    /// Threads of a workgroup that looks at windows.
+    const THREADS: u64 = 256;
+    /// Threads of a workgroup that has a thread for each request, or for each node.
+    const ROW_THREADS: u64 = 64;
+    /// Places of a tile.
+    const TILE: u64 = 1024;
+    /// Requests that a workgroup looks for in a tile of the corpus.
+    const REQUESTS: u64 = 64;
+    /// The largest number of windows of a request.
+    const MAX_WINDOWS: usize = suffix_lookup::MAX_WINDOWS;
+    /// The largest number of drafts of a request.
+    const MAX_DRAFTS: usize = suffix_lookup::MAX_DRAFTS;
+    /// Words of a request's state.
+    const STATE: u64 = 16;
+    /// Words of a node in the workspace: its token, its parent, and how many windows it has.
+    const NODE: u64 = 4;
+    /// Bits of `has`: the arguments that are there.
+    const HAS_CORPUS_LENGTH: u32 = 1;
+    const HAS_PARENTS: u32 = 1 << 1;
+    const HAS_SHARES: u32 = 1 << 2;
+    const HAS_MATCH_LENGTHS: u32 = 1 << 3;
+    const HAS_FLAGS: u32 = 1 << 4;
+    const HAS_FIRST_CHILD: u32 = 1 << 5;
+    const HAS_NEXT_SIBLING: u32 = 1 << 6;
+    const HAS_REQUESTS: u32 = 1 << 7;
+    const HAS_MAX_DRAFTS: u32 = 1 << 8;
+    /// The last token of a text stands behind its drafts.
+    const PAD_WITH_LAST: u32 = 1 << 9;
+    /// A number of `requests` has two words.
+    const WIDE_REQUESTS: u32 = 1 << 10;
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use spec_core::ops::topk_router::{Buffers, GroupScore, Masked, Plan, Scoring, Se
 use spec_core::options::unknown;
 use spec_core::{DType, Kernel, Result, Status, Stream, Supports, ViewMut, exact};
 
-use super::float_code;
+use super::shared::float_code;
 use crate::Wgpu;
 use crate::shader::Access::{Read, Write};
 use crate::shader::{Program, Shader, shader};
@@ -20,9 +20,8 @@ pub(super) static SHADER: Shader = shader!("topk_router");
 const LANES: u32 = 32;
 /// The largest number of threads of a workgroup.
 const MAX_THREADS: u32 = 256;
-/// 32-bit words of workgroup memory: `POOL` for keys and groups, as in the shader, and `TEAM_WORDS`
-/// for the reductions of teams without subgroups, one word per reduction. Together 16 KiB.
-const POOL: u32 = 3328;
+/// 32-bit words of workgroup memory for the reductions of teams without subgroups, one word per
+/// reduction. With `POOL`, 16 KiB.
 const TEAM_WORDS: u32 = 4096 - POOL;
 /// Reductions per token, in addition to two per pick: `SLOTS` always, and `GROUP_SLOTS` more to
 /// select among many groups. The number of picks is rounded up to one of `PICKS`, so that few
@@ -31,17 +30,12 @@ const SLOTS: u32 = 3;
 const GROUP_SLOTS: u32 = 32 + 1 + 13;
 const PICKS: [u32; 2] = [32, 64];
 
-/// Ranking groups takes a number of iterations that grows with its square. Above `MANY_GROUPS`
-/// groups, the kept groups are therefore found from the bits of their keys. With fewer than
-/// `FEW_LANES` lanes, a thread would need too many iterations for this: see the rules in [`super`].
-/// The shader also has the number `MANY_GROUPS`.
-const MANY_GROUPS: u32 = 256;
+/// With fewer lanes, a thread would need too many iterations to find the kept groups of more than
+/// `MANY_GROUPS` groups: see the rules in [`super`].
 const FEW_LANES: u32 = 16;
 
 /// The largest number of tokens per dispatch where keys are kept in the workspace.
 const STORED_TOKENS: u64 = 1024;
-/// The number of columns of tokens that a workgroup of `place` handles.
-const PLACED: u64 = 256;
 
 /// How a token's threads and their memory are laid out.
 struct Shape {
@@ -93,7 +87,7 @@ launch_params! {
         indices_stride: u32,
         /// 1 where `bias` is there, else 0.
         has_bias: u32,
-        /// The type of the bias: 0 f32, 1 f16, 2 bf16.
+        /// The type of the bias: `F32`, `F16` or `BF16`.
         bias_type: u32,
         /// 1 where `flags` is there, else 0.
         has_flags: u32,
@@ -143,7 +137,7 @@ launch_params! {
         max_replicas: u32,
         /// 1 where `load` is there, else 0.
         has_load: u32,
-        /// The type of the weights: 0 f32, 1 f16, 2 bf16.
+        /// The type of the weights: `F32`, `F16` or `BF16`.
         weights_type: u32,
         /// Given experts from one row to the next.
         given_stride: u32,
@@ -152,6 +146,19 @@ launch_params! {
         /// Elements of `logical` from one row to the next.
         logical_stride: u32,
     }
+
+    /// Codes of scoring functions: the logistic function, softmax over the row, and the square root of
+    /// softplus.
+    const SIGMOID: u32 = 0;
+    const SOFTMAX: u32 = 1;
+    const SQRT_SOFTPLUS: u32 = 2;
+    /// 32-bit words of workgroup memory for the keys of experts and groups of all teams.
+    const POOL: u32 = 3328;
+    /// Ranking groups takes a number of iterations that grows with the square of their number. Above
+    /// this number of groups, the kept groups are therefore found from the bits of their keys.
+    const MANY_GROUPS: u32 = 256;
+    /// The number of columns of tokens that a workgroup of `place` handles.
+    const PLACED: u64 = 256;
 }
 
 #[cfg(test)]
@@ -176,9 +183,9 @@ unsafe impl Supports<TopkRouter> for Wgpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<TopkRouter>>> {
         let shape = Shape::of(self, plan);
         let scoring = match plan.params.scoring {
-            Scoring::Sigmoid => 0,
-            Scoring::Softmax => 1,
-            Scoring::SqrtSoftplus => 2,
+            Scoring::Sigmoid => SIGMOID,
+            Scoring::Softmax => SOFTMAX,
+            Scoring::SqrtSoftplus => SQRT_SOFTPLUS,
             other => unknown(other),
         };
         let constants = [

@@ -16,17 +16,10 @@ use crate::shader::{Program, Shader, shader};
 
 pub(super) static SHADER: Shader = shader!("tree_verify");
 
-/// Threads of a workgroup.
-const THREADS: u64 = 64;
 /// The largest number of nodes of a tree that one thread looks at, and the largest depth that all
 /// threads walk and pad: see the rules in [`super`].
 const MAX_NODES: usize = 60_000;
 const MAX_DEPTH: usize = MAX_NODES * THREADS as usize;
-
-/// The arguments that are there, and their form.
-const HAS_FLAGS: u32 = 1;
-const HAS_OFFSETS: u32 = 2;
-const PACKED_DRAFT: u32 = 4;
 
 launch_params! {
     /// What the shader of `tree_verify` takes.
@@ -57,6 +50,13 @@ launch_params! {
         /// The same of `nodes`.
         path: Layout,
     }
+
+    /// Threads of a workgroup.
+    const THREADS: u64 = 64;
+    /// Bits of `has`: the arguments that are there, and their form.
+    const HAS_FLAGS: u32 = 1;
+    const HAS_OFFSETS: u32 = 1 << 1;
+    const PACKED_DRAFT: u32 = 1 << 2;
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use crate::memory::Region;
 use crate::ops::unique_inverse::Inverse;
 use crate::shader::{Access, Program, Shader, params};
 use dispatches::Call;
-use shape::{BindingLayout, Buckets, DIGITS, SCAN_WORDS, Shape, WINDOW_BINDINGS, WINDOWS};
+use shape::{BindingLayout, Buckets, SCAN_WORDS, Shape, WINDOW_BINDINGS, WINDOWS};
 
 /// The shader for keys of `$bits` bits whose tensors lie in bindings as the include `unique_$layout`
 /// says.
@@ -60,7 +60,7 @@ pub(super) static SHADERS: [[Shader; 2]; 3] = [
 pub(super) static SHADER: Shader = form!("32", "whole");
 
 /// 32-bit words of the state: values that dispatches pass to later ones, and totals of the digits.
-const STATE: u64 = 11 + DIGITS;
+const STATE: u64 = TOTALS + DIGITS;
 /// 32-bit words of workgroup memory of a scatter, in addition to the sorted tile: bitmaps of the
 /// digits, two positions per digit, prefix sums.
 const SCATTER_WORDS: u64 = 8 * DIGITS + 2 * DIGITS + SCAN_WORDS;
@@ -105,6 +105,20 @@ launch_params! {
         /// Words of the table that are counted in.
         cells: u32,
     }
+
+    /// Threads of a workgroup.
+    const THREADS: u64 = 256;
+    /// Values of a digit.
+    const DIGITS: u64 = 256;
+    /// The word of the state from which on it has the totals of the digits.
+    const TOTALS: u64 = 11;
+    /// Words from the counter of one first digit to the next, where there are second digits. All tiles
+    /// add to these counters, and additions within one cache line wait for each other.
+    const CELL_STRIDE: u64 = 32;
+    /// How a call goes on.
+    const BY_DIGITS: u32 = 0;
+    const BY_BUCKETS: u32 = 1;
+    const ASCENDING: u32 = 2;
 }
 
 #[cfg(test)]

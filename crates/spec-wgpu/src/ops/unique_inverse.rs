@@ -30,8 +30,8 @@ macro_rules! form {
 /// The shaders for keys of one and of two 32-bit words.
 pub(super) static SHADERS: [Shader; 2] = [form!("32"), form!("64")];
 
-/// Keys that a workgroup looks up: 16 for each of its 256 threads.
-const TILE: u64 = 16 * 256;
+/// Keys that a workgroup looks up.
+const TILE: u64 = ROWS * THREADS;
 
 launch_params! {
     /// What the shaders of `unique` take that look keys up.
@@ -50,6 +50,11 @@ launch_params! {
         unused_2: u32,
         unused_3: u32,
     }
+
+    /// Threads of a workgroup.
+    const THREADS: u64 = 256;
+    /// Keys that a thread looks up.
+    const ROWS: u64 = 16;
 }
 
 #[cfg(test)]

@@ -3,29 +3,12 @@
 use spec_core::ops::sample_logits::Buffers;
 use spec_core::{Result, View, ViewMut};
 
-use super::{Sampler, is_copied};
+use super::{
+    HAS_COUNTS, HAS_FORCED, HAS_IDS, HAS_KEPT, HAS_LOGPROBS, HAS_MASK, HAS_MAXIMA, HAS_MIN_P,
+    HAS_PROCESSED, HAS_RANKS, HAS_REQUESTS, HAS_ROW_FLAGS, HAS_TOKEN_MASK, HAS_TOP_K,
+    HAS_TOP_LOGPROBS, HAS_TOP_P, HAS_TOP_TOKENS, HAS_WINNERS, Sampler, is_copied,
+};
 use crate::memory::Region;
-
-/// Bits for the arguments that are present. The shader has the same numbers.
-const HAS_REQUESTS: u32 = 1;
-const HAS_TOP_K: u32 = 2;
-const HAS_TOP_P: u32 = 4;
-const HAS_MIN_P: u32 = 8;
-const HAS_MASK: u32 = 16;
-const HAS_PROCESSED: u32 = 32;
-const HAS_LOGPROBS: u32 = 64;
-const HAS_RANKS: u32 = 128;
-const HAS_TOP_TOKENS: u32 = 256;
-const HAS_TOP_LOGPROBS: u32 = 512;
-const HAS_ROW_FLAGS: u32 = 1024;
-const HAS_IDS: u32 = 2048;
-const HAS_MAXIMA: u32 = 4096;
-const HAS_FORCED: u32 = 8192;
-const HAS_WINNERS: u32 = 16384;
-const HAS_KEPT: u32 = 32768;
-const HAS_COUNTS: u32 = 65536;
-/// The mask of tokens; `HAS_MASK` then says that there are bits for columns.
-const HAS_TOKEN_MASK: u32 = 131_072;
 
 /// The arguments and the workspace as regions.
 pub(super) struct Regions<'a> {

@@ -2,10 +2,8 @@
 
 use spec_core::Result;
 
-use super::shape::{
-    BindingLayout, Buckets, DIGITS, SURVEYS, Shape, THREADS, WINDOW_BINDINGS, WINDOWS, Window,
-};
-use super::{Params, Sorter};
+use super::shape::{BindingLayout, Buckets, SURVEYS, Shape, WINDOW_BINDINGS, WINDOWS, Window};
+use super::{DIGITS, Params, Sorter, THREADS};
 use crate::launch::{MAX_BINDINGS, Recorder};
 use crate::memory::Region;
 use crate::shader::Program;

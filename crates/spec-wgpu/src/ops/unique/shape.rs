@@ -2,11 +2,10 @@
 
 use spec_core::DType;
 
+use super::{CELL_STRIDE, DIGITS, THREADS};
 use crate::Wgpu;
 use crate::launch::MAX_BINDINGS;
 
-pub(super) const THREADS: u64 = 256;
-pub(super) const DIGITS: u64 = 256;
 /// 32-bit words of workgroup memory for prefix sums, and a few more.
 pub(super) const SCAN_WORDS: u64 = 2 * THREADS + 16;
 /// Keys per thread, a multiple of four. Up to `FEW_KEYS` keys, smaller tiles keep a GPU busy.
@@ -23,8 +22,6 @@ const MAX_DIGITS: u64 = 1024;
 /// The largest number of buckets for a single partition. Above it, two partitions are used, each
 /// with about sqrt(buckets) digits.
 pub(super) const FEW_DIGITS: u64 = 512;
-/// Words from the counter of one first digit to the counter of the next.
-const APART: u64 = 32;
 
 /// How tensors lie in bindings.
 #[derive(Clone, Copy, PartialEq)]
@@ -104,7 +101,7 @@ impl Buckets {
 
     /// Words of the table that hold counters.
     pub(super) fn cells(&self) -> u64 {
-        self.buckets + APART * self.firsts
+        self.buckets + CELL_STRIDE * self.firsts
     }
 
     /// Words of the table: the counters, then the number of tiles before each first digit.

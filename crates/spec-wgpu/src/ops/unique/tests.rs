@@ -9,11 +9,6 @@ use super::shape::FEW_DIGITS;
 use super::*;
 use crate::Options;
 
-/// How a call sorted its keys. The shader has the same numbers.
-const BY_DIGITS: u32 = 0;
-const BY_BUCKETS: u32 = 1;
-const ASCENDING: u32 = 2;
-
 /// Devices on which all tensors lie in one binding, with much and with little workgroup memory,
 /// and a device on which tensors lie in several windows.
 fn gpus() -> Vec<Wgpu> {
