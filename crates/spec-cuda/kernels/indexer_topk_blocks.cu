@@ -7,11 +7,11 @@
 // * `compact`  copies the scores and the positions of covered columns to the workspace, one behind
 //              the other. Each block of threads first counts the covered columns of the candidates
 //              before its own.
-// * `few`      chooses in a row of at most 2048 scores, where at most 32 are chosen by their scores:
+// * `short_rows` chooses in a row of at most 2048 scores, where at most 32 are chosen by their scores:
 //              a block of 128 threads for each row. It also writes the blocks that are always chosen.
 //
 // After `pool`, `ranges` or `compact`, the kernels of indexer_topk.cu choose in the rows that these
-// kernels left, or `few` does.
+// kernels left, or `short_rows` does.
 //
 // Bytes: `pool` reads each score once, and writes one f32 for each block. `compact` reads each
 // covered score once, and writes 8 bytes for it.
@@ -244,12 +244,12 @@ INLINE void compact(const Blocks<T>& p) {
     if (lane == 0) raise(p.flags, any);
 }
 
-// ---- few scores ------------------------------------------------------------------
+// ---- short rows ------------------------------------------------------------------
 
 // Scores of each thread.
-constexpr u32 FEW_ITEMS = FEW_COLS / FEW_THREADS;
-constexpr u32 FEW_WORDS = FEW_COLS / WARP;
-static_assert(FEW_WORDS == 2 * WARP);
+constexpr u32 SHORT_ITEMS = SHORT_COLS / SHORT_THREADS;
+constexpr u32 SHORT_WORDS = SHORT_COLS / WARP;
+static_assert(SHORT_WORDS == 2 * WARP);
 
 // The bits of word `word` of a bitmap whose bits begin .. end are set.
 INLINE u32 bits_of(u32 word, u32 begin, u32 end) {
@@ -263,15 +263,15 @@ INLINE u32 bits_of(u32 word, u32 begin, u32 end) {
 // Chooses the `room` largest of the keys of all threads, of which there are more: sets their bits.
 // A key is a score's sort key and the complement of its index, so all keys but 0 are distinct; a key
 // of 0 is no score.
-INLINE void choose_few(const u64 (&keys)[FEW_ITEMS], u32 room, u32* chosen) {
+INLINE void choose_listed(const u64 (&keys)[SHORT_ITEMS], u32 room, u32* chosen) {
     // At most `room` threads have keys that reach the bound.
-    __shared__ u64 list[FEW_ROOM * FEW_ITEMS];
-    __shared__ __align__(16) u64 maxima[FEW_THREADS];
+    __shared__ u64 list[SHORT_ROOM * SHORT_ITEMS];
+    __shared__ __align__(16) u64 maxima[SHORT_THREADS];
     __shared__ u64 bound;
     __shared__ u32 listed;
     u64 own = 0;
 #pragma unroll
-    for (u32 a = 0; a < FEW_ITEMS; a++) own = max(own, keys[a]);
+    for (u32 a = 0; a < SHORT_ITEMS; a++) own = max(own, keys[a]);
     maxima[threadIdx.x] = own;
     if (threadIdx.x == 0) {
         bound = 1;
@@ -280,7 +280,7 @@ INLINE void choose_few(const u64 (&keys)[FEW_ITEMS], u32 room, u32* chosen) {
     __syncthreads();
     u32 rank = 0;
 #pragma unroll 8
-    for (u32 j = 0; j < FEW_THREADS; j += 2) {
+    for (u32 j = 0; j < SHORT_THREADS; j += 2) {
         const ulonglong2 pair = *reinterpret_cast<const ulonglong2*>(maxima + j);
         rank += (pair.x > own ? 1 : 0) + (pair.y > own ? 1 : 0);
     }
@@ -289,17 +289,17 @@ INLINE void choose_few(const u64 (&keys)[FEW_ITEMS], u32 room, u32* chosen) {
     const u64 least = bound;
     if (own >= least) {
 #pragma unroll
-        for (u32 a = 0; a < FEW_ITEMS; a++) {
+        for (u32 a = 0; a < SHORT_ITEMS; a++) {
             if (keys[a] < least) continue;
             const u32 at = atomicAdd(&listed, 1u);
             // Always true: at least `room` threads have keys.
-            if (at < FEW_ROOM * FEW_ITEMS) list[at] = keys[a];
+            if (at < SHORT_ROOM * SHORT_ITEMS) list[at] = keys[a];
         }
     }
     __syncthreads();
-    const u32 count = min(listed, FEW_ROOM * FEW_ITEMS);
+    const u32 count = min(listed, SHORT_ROOM * SHORT_ITEMS);
 #pragma unroll 1
-    for (u32 i = threadIdx.x; i < count; i += FEW_THREADS) {
+    for (u32 i = threadIdx.x; i < count; i += SHORT_THREADS) {
         u32 larger = 0;
 #pragma unroll 4
         for (u32 j = 0; j < count; j++) larger += list[j] > list[i] ? 1 : 0;
@@ -309,9 +309,9 @@ INLINE void choose_few(const u64 (&keys)[FEW_ITEMS], u32 room, u32* chosen) {
 }
 
 template <typename T>
-INLINE void few(const Few<T>& p) {
-    __shared__ u32 chosen[FEW_WORDS];
-    __shared__ u32 before[FEW_WORDS];
+INLINE void short_rows(const ShortRows<T>& p) {
+    __shared__ u32 chosen[SHORT_WORDS];
+    __shared__ u32 before[SHORT_WORDS];
     const u64 row = blockIdx.x;
     const Range range(p.starts, p.lengths, row, p.cols);
     const u32 first = min(p.forced_first, range.length);
@@ -319,10 +319,10 @@ INLINE void few(const Few<T>& p) {
     const u32 room = min(p.room, last - first);
     const T* const scores = p.scores[row] + range.start;
     u32 bits = threadIdx.x == 0 ? range.bits : 0;
-    u64 keys[FEW_ITEMS];
+    u64 keys[SHORT_ITEMS];
 #pragma unroll
-    for (u32 a = 0; a < FEW_ITEMS; a++) {
-        const u32 i = a * FEW_THREADS + threadIdx.x;
+    for (u32 a = 0; a < SHORT_ITEMS; a++) {
+        const u32 i = a * SHORT_THREADS + threadIdx.x;
         keys[a] = 0;
         if (i < range.length) {
             const float x = to_f32(scores[i]);
@@ -331,14 +331,14 @@ INLINE void few(const Few<T>& p) {
             if (i >= first && i < last) keys[a] = key;
         }
     }
-    if (threadIdx.x < FEW_WORDS) {
+    if (threadIdx.x < SHORT_WORDS) {
         // Blocks that are always chosen, and all others if there are not more than may be chosen.
         const bool all = room == last - first;
         chosen[threadIdx.x] = bits_of(threadIdx.x, 0, all ? range.length : first) |
                               bits_of(threadIdx.x, last, range.length);
     }
     __syncthreads();
-    if (room > 0 && room < last - first) choose_few(keys, room, chosen);
+    if (room > 0 && room < last - first) choose_listed(keys, room, chosen);
     __syncthreads();
     if (threadIdx.x < WARP) {
         const u32 own = __popc(chosen[2 * threadIdx.x]);
@@ -349,15 +349,15 @@ INLINE void few(const Few<T>& p) {
     }
     __syncthreads();
 #pragma unroll
-    for (u32 a = 0; a < FEW_ITEMS; a++) {
-        const u32 i = a * FEW_THREADS + threadIdx.x;
+    for (u32 a = 0; a < SHORT_ITEMS; a++) {
+        const u32 i = a * SHORT_THREADS + threadIdx.x;
         const u32 word = chosen[i / WARP];
         if ((word >> i % WARP & 1) == 0) continue;
         const u32 place = before[i / WARP] + __popc(word & ((1u << i % WARP) - 1));
         if (place < p.k) p.indices.set(row, place, static_cast<i32>(i));
     }
     const u32 count = first + room + (range.length - last);
-    for (u32 i = count + threadIdx.x; i < p.k; i += FEW_THREADS) p.indices.set(row, i, -1);
+    for (u32 i = count + threadIdx.x; i < p.k; i += SHORT_THREADS) p.indices.set(row, i, -1);
     const u32 any = __reduce_or_sync(ALL_LANES, bits);
     if (lane_id() == 0) raise(p.flags, any);
 }
@@ -369,6 +369,6 @@ SPEC_KERNEL_BLOCKS(indexer_topk_pool_bf16, pool<bf16>, Blocks<bf16>, THREADS, 4)
 SPEC_KERNEL_BLOCKS(indexer_topk_compact_f32, compact<float>, Blocks<float>, THREADS, 4)
 SPEC_KERNEL_BLOCKS(indexer_topk_compact_f16, compact<f16>, Blocks<f16>, THREADS, 4)
 SPEC_KERNEL_BLOCKS(indexer_topk_compact_bf16, compact<bf16>, Blocks<bf16>, THREADS, 4)
-SPEC_KERNEL(indexer_topk_few_f32, few<float>, Few<float>, FEW_THREADS)
-SPEC_KERNEL(indexer_topk_few_f16, few<f16>, Few<f16>, FEW_THREADS)
-SPEC_KERNEL(indexer_topk_few_bf16, few<bf16>, Few<bf16>, FEW_THREADS)
+SPEC_KERNEL(indexer_topk_short_f32, short_rows<float>, ShortRows<float>, SHORT_THREADS)
+SPEC_KERNEL(indexer_topk_short_f16, short_rows<f16>, ShortRows<f16>, SHORT_THREADS)
+SPEC_KERNEL(indexer_topk_short_bf16, short_rows<bf16>, ShortRows<bf16>, SHORT_THREADS)

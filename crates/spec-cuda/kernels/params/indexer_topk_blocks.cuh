@@ -75,15 +75,15 @@ static_assert(SPEC_OFFSET(Blocks<float>, block) == 128);
 static_assert(SPEC_OFFSET(Blocks<float>, reserved) == 132);
 
 // Threads that choose in a short row.
-enum : u32 { FEW_THREADS = 128u };
+enum : u32 { SHORT_THREADS = 128u };
 // The largest number of scores of a short row.
-enum : u32 { FEW_COLS = 2048u };
+enum : u32 { SHORT_COLS = 2048u };
 // The largest number of scores of a short row that are chosen by their values.
-enum : u32 { FEW_ROOM = 32u };
+enum : u32 { SHORT_ROOM = 32u };
 
 // The parameters of the kernels that choose in short rows. `T` is the type of the scores.
 template <typename T>
-struct Few {
+struct ShortRows {
     // Scores, [rows, cols].
     Rows<const T> scores;
     // The number of scores of each row, [rows]; null: all from `starts` on.
@@ -107,20 +107,20 @@ struct Few {
     u32 reserved;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Few<float>) == 104);
-static_assert(SPEC_OFFSET(Few<float>, scores.data) == 0);
-static_assert(SPEC_OFFSET(Few<float>, scores.stride) == 8);
-static_assert(SPEC_OFFSET(Few<float>, lengths.data) == 16);
-static_assert(SPEC_OFFSET(Few<float>, lengths.wide) == 24);
-static_assert(SPEC_OFFSET(Few<float>, starts.data) == 32);
-static_assert(SPEC_OFFSET(Few<float>, starts.wide) == 40);
-static_assert(SPEC_OFFSET(Few<float>, indices.data) == 48);
-static_assert(SPEC_OFFSET(Few<float>, indices.stride) == 56);
-static_assert(SPEC_OFFSET(Few<float>, indices.wide) == 64);
-static_assert(SPEC_OFFSET(Few<float>, flags) == 72);
-static_assert(SPEC_OFFSET(Few<float>, cols) == 80);
-static_assert(SPEC_OFFSET(Few<float>, k) == 84);
-static_assert(SPEC_OFFSET(Few<float>, room) == 88);
-static_assert(SPEC_OFFSET(Few<float>, forced_first) == 92);
-static_assert(SPEC_OFFSET(Few<float>, forced_last) == 96);
-static_assert(SPEC_OFFSET(Few<float>, reserved) == 100);
+static_assert(sizeof(ShortRows<float>) == 104);
+static_assert(SPEC_OFFSET(ShortRows<float>, scores.data) == 0);
+static_assert(SPEC_OFFSET(ShortRows<float>, scores.stride) == 8);
+static_assert(SPEC_OFFSET(ShortRows<float>, lengths.data) == 16);
+static_assert(SPEC_OFFSET(ShortRows<float>, lengths.wide) == 24);
+static_assert(SPEC_OFFSET(ShortRows<float>, starts.data) == 32);
+static_assert(SPEC_OFFSET(ShortRows<float>, starts.wide) == 40);
+static_assert(SPEC_OFFSET(ShortRows<float>, indices.data) == 48);
+static_assert(SPEC_OFFSET(ShortRows<float>, indices.stride) == 56);
+static_assert(SPEC_OFFSET(ShortRows<float>, indices.wide) == 64);
+static_assert(SPEC_OFFSET(ShortRows<float>, flags) == 72);
+static_assert(SPEC_OFFSET(ShortRows<float>, cols) == 80);
+static_assert(SPEC_OFFSET(ShortRows<float>, k) == 84);
+static_assert(SPEC_OFFSET(ShortRows<float>, room) == 88);
+static_assert(SPEC_OFFSET(ShortRows<float>, forced_first) == 92);
+static_assert(SPEC_OFFSET(ShortRows<float>, forced_last) == 96);
+static_assert(SPEC_OFFSET(ShortRows<float>, reserved) == 100);

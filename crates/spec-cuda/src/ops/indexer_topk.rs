@@ -308,8 +308,8 @@ impl Cuda {
     /// The kernel that chooses among the scores of `plan`.
     fn choice(&self, plan: &Plan) -> Result<Choice> {
         let rows = plan.scores.rows;
-        if blocks::is_few(plan) {
-            let (function, shape) = blocks::few(self, rows, plan.scores.dtype)?;
+        if blocks::has_short_rows(plan) {
+            let (function, shape) = blocks::short_rows(self, rows, plan.scores.dtype)?;
             return Ok(Choice { function, shape, team: None });
         }
         let limits = self.limits();
@@ -333,9 +333,10 @@ unsafe impl Supports<IndexerTopk> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<IndexerTopk>>> {
         let prologue = Prologue::new(self, plan)?;
         let chosen = prologue.as_ref().map_or_else(|| plan.clone(), |p| p.chosen_from(plan));
-        let is_few = blocks::is_few(plan);
-        let choice = (plan.room() > 0 || is_few).then(|| self.choice(&chosen)).transpose()?;
-        let is_finished = plan.candidates.is_some() || plan.blocks.forced() > 0 && !is_few;
+        let has_short_rows = blocks::has_short_rows(plan);
+        let choice =
+            (plan.room() > 0 || has_short_rows).then(|| self.choice(&chosen)).transpose()?;
+        let is_finished = plan.candidates.is_some() || plan.blocks.forced() > 0 && !has_short_rows;
         let is_gathered = plan.values.is_some() || plan.pages.is_some();
         let gather = (is_gathered || is_finished).then(|| {
             let kernel = if is_finished { "finish" } else { "gather" };
@@ -445,8 +446,8 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
             if prologue.is_copied() {
                 (given.scores, cols) = (prologue.scores(*written), plan.items());
             }
-            let is_few = self.choice.as_ref().is_some_and(|choice| choice.team.is_none());
-            (given.starts, given.lengths) = match is_few {
+            let has_short_rows = self.choice.as_ref().is_some_and(|choice| choice.team.is_none());
+            (given.starts, given.lengths) = match has_short_rows {
                 // The kernel for short rows takes whole rows, and knows the blocks that are always
                 // chosen.
                 true => (Integers { data: 0, wide: 0 }, written.counts()),
@@ -468,7 +469,7 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
         if let Some(notes) = notes {
             (gathered.notes, gathered.positions) = (notes.notes, notes.positions);
         }
-        // SAFETY: `Blocks`, `Few`, `Params` and `Gather` have the layouts of the kernels' structs; the
+        // SAFETY: `Blocks`, `ShortRows`, `Params` and `Gather` have the layouts of the kernels' structs; the
         // buffers were checked against the plan. The first kernel and the one that chooses clamp
         // lengths and starts, which are data, to the plan's sizes, and a candidate has at most as
         // many covered columns as columns. The last kernel's blocks cover `rows` times `k` outputs;
@@ -487,7 +488,7 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
                     }
                 }
                 Some(Choice { function, shape, team: None }) => {
-                    let params = blocks::few_params(plan, &given, indices, cols);
+                    let params = blocks::short_row_params(plan, &given, indices, cols);
                     match first {
                         Some(_) => queue.launch_next(function, *shape, &params)?,
                         None => queue.launch(function, *shape, &params)?,

@@ -68,7 +68,7 @@ launch_params! {
 
 launch_params! {
     /// The parameters of the kernels that choose in short rows. `T` is the type of the scores.
-    pub(super) struct Few<T> {
+    pub(super) struct ShortRows<T> {
         /// Scores, [rows, cols].
         scores: Rows as "Rows<const T>",
         /// The number of scores of each row, [rows]; null: all from `starts` on.
@@ -93,18 +93,18 @@ launch_params! {
     }
 
     /// Threads that choose in a short row.
-    const FEW_THREADS: u32 = 128;
+    const SHORT_THREADS: u32 = 128;
     /// The largest number of scores of a short row.
-    const FEW_COLS: usize = 2048;
+    const SHORT_COLS: usize = 2048;
     /// The largest number of scores of a short row that are chosen by their values.
-    const FEW_ROOM: usize = 32;
+    const SHORT_ROOM: usize = 32;
 }
 
 #[cfg(test)]
 pub(super) const HEADER: Header = Header {
     name: "indexer_topk_blocks",
     includes: &["ids.cuh"],
-    structs: &[Blocks::DESCRIPTION, Few::DESCRIPTION],
+    structs: &[Blocks::DESCRIPTION, ShortRows::DESCRIPTION],
 };
 
 /// The arguments of a call that these kernels read.
@@ -164,7 +164,7 @@ impl Prologue {
         let (rows, cols, dtype) = (plan.scores.rows, plan.scores.cols, plan.scores.dtype);
         let blocks = plan.blocks;
         let has_positions = plan.candidates.is_some();
-        if !has_positions && blocks.pool == 1 && (blocks.forced() == 0 || is_few(plan)) {
+        if !has_positions && blocks.pool == 1 && (blocks.forced() == 0 || has_short_rows(plan)) {
             return Ok(None);
         }
         let (name, parts) = match plan.candidates {
@@ -273,24 +273,24 @@ pub(super) fn grid(cuda: &Cuda, rows: usize, blocks: usize) -> Result<u32> {
 }
 
 /// Whether the kernel for short rows chooses.
-pub(super) fn is_few(plan: &Plan) -> bool {
-    plan.items() <= FEW_COLS && plan.room() <= FEW_ROOM
+pub(super) fn has_short_rows(plan: &Plan) -> bool {
+    plan.items() <= SHORT_COLS && plan.room() <= SHORT_ROOM
 }
 
 /// The kernel that chooses in short rows of scores of this type.
-pub(super) fn few(cuda: &Cuda, rows: usize, dtype: DType) -> Result<(Function, Shape)> {
-    let function = cuda.function(&KERNELS, &format!("indexer_topk_few_{dtype}"))?;
-    Ok((function, Shape::new(grid(cuda, rows, rows)?, FEW_THREADS)))
+pub(super) fn short_rows(cuda: &Cuda, rows: usize, dtype: DType) -> Result<(Function, Shape)> {
+    let function = cuda.function(&KERNELS, &format!("indexer_topk_short_{dtype}"))?;
+    Ok((function, Shape::new(grid(cuda, rows, rows)?, SHORT_THREADS)))
 }
 
 /// The parameters of that kernel.
-pub(super) fn few_params(
+pub(super) fn short_row_params(
     plan: &Plan,
     arguments: &Arguments,
     indices: IntegerRows,
     cols: usize,
-) -> Few {
-    Few {
+) -> ShortRows {
+    ShortRows {
         scores: arguments.scores,
         lengths: arguments.lengths,
         starts: arguments.starts,

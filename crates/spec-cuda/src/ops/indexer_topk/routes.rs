@@ -33,10 +33,10 @@ fn an_h100_takes_the_kernels_that_were_tuned_for_it() {
             "indexer_topk_bound_f32 (128 blocks of 512 threads in clusters of 2)",
         ),
         (topk(1024, 8192, 512), "indexer_topk_bound_f32 (1024 blocks of 256 threads)"),
-        (topk(64, 1024, 16), "indexer_topk_few_f32 (64 blocks of 128 threads)"),
+        (topk(64, 1024, 16), "indexer_topk_short_f32 (64 blocks of 128 threads)"),
         (
             blocks(IndexerTopk::new(16).forced_first(1).forced_last(2), 64, 1024),
-            "indexer_topk_few_f32 (64 blocks of 128 threads)",
+            "indexer_topk_short_f32 (64 blocks of 128 threads)",
         ),
         (
             blocks(IndexerTopk::new(2048).pool(8), 64, 1 << 17),
@@ -52,7 +52,7 @@ fn an_h100_takes_the_kernels_that_were_tuned_for_it() {
         (
             blocks(IndexerTopk::new(16).pool(128).forced_last(1), 64, 1 << 17),
             "indexer_topk_pool_f32 (1024 blocks of 256 threads), \
-             indexer_topk_few_f32 (64 blocks of 128 threads)",
+             indexer_topk_short_f32 (64 blocks of 128 threads)",
         ),
         (
             blocks(IndexerTopk::new(2048).forced_last(64), 64, 1 << 17),
