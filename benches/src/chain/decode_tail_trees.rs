@@ -4,14 +4,15 @@
 
 use half::bf16;
 use spec::ops::{
-    AdjustLogits, AppendTokens, DraftTree, SampleLogits, SuffixLookup, TreeVerify, adjust_logits,
-    append_tokens, draft_tree, sample_logits, suffix_lookup, tree_verify,
+    DraftTree, SampleLogits, SuffixLookup, TreeVerify, draft_tree, sample_logits, suffix_lookup,
+    tree_verify,
 };
 use spec::{Buffer, DType, Handle, Ready, Result, Stream, TensorDesc};
 
 use spec_conformance::Tensor;
 
 use super::Chain;
+use super::decode_tail::{CAPACITY, DISTINCT, TEXT, Texts};
 use crate::Goal;
 use crate::inputs::{random, seed};
 use crate::shape::{Fields, ShapeError};
@@ -23,18 +24,11 @@ const CANDIDATES: usize = 16;
 const NODES: usize = CANDIDATES + 1;
 /// The most drafts behind each node.
 const WIDTH: usize = 2;
-/// Tokens of each text before the first call, half of them the prompt.
-const TEXT: usize = 2048;
-/// Room for the tokens of so many calls that no sample fills a text.
-const CAPACITY: usize = 16 * TEXT;
 /// Texts have tokens below, and logits prefer these tokens, so that the end of each text has occurred
 /// before: without that, requests would have no drafts.
 const WORDS: usize = 64;
 /// How much larger the logits of such tokens are.
 const PREFERENCE: f32 = 30.0;
-/// Rows of logits that differ by more than their first token.
-const DISTINCT: usize = 8;
-
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
     requests: usize,
@@ -52,19 +46,11 @@ impl Shape {
 /// append_tokens, suffix_lookup and draft_tree.
 pub(crate) struct DecodeTailTrees {
     requests: usize,
-    adjust: Ready<AdjustLogits>,
+    texts: Texts,
     sample: Ready<SampleLogits>,
     verify: Ready<TreeVerify>,
-    append: Ready<AppendTokens>,
     lookup: Ready<SuffixLookup>,
     tree: Ready<DraftTree>,
-    logits: Buffer<bf16>,
-    prompt_lengths: Buffer<i32>,
-    penalties: [Buffer<f32>; 3],
-    temperature: Buffer<f32>,
-    seeds: Buffer<u64>,
-    tokens: Buffer<i32>,
-    lengths: Buffer<i32>,
     candidates: Buffer<i32>,
     parents: Buffer<i32>,
     shares: Buffer<f32>,
@@ -80,11 +66,7 @@ pub(crate) struct DecodeTailTrees {
     row_tokens: Buffer<i32>,
     row_positions: Buffer<i32>,
     target_tokens: Buffer<i32>,
-    emitted: Buffer<i32>,
     path: Buffer<i32>,
-    num_tokens: Buffer<i32>,
-    appended: Buffer<i32>,
-    last_tokens: Buffer<i32>,
 }
 
 impl Chain for DecodeTailTrees {
@@ -138,18 +120,8 @@ impl Chain for DecodeTailTrees {
         let rows = shape.rows();
         let ints = |len: usize| TensorDesc::new(DType::I32, [len]);
         let table = |columns: usize| TensorDesc::new(DType::I32, [requests, columns]);
-        let of_request = TensorDesc::new(DType::F32, [requests]);
         let shares = TensorDesc::new(DType::F32, [requests, CANDIDATES]);
 
-        let adjust = AdjustLogits::new();
-        let adjusted = adjust
-            .tensors(DType::BF16, rows, vocab, requests, CAPACITY)
-            .requests(ints(rows))
-            .draft_tokens(ints(rows))
-            .parents(ints(rows))
-            .repetition(of_request)
-            .frequency(of_request)
-            .presence(of_request);
         let sample = SampleLogits::new();
         let mut sampled = sample.tensors_of(rows, requests, vocab);
         sampled.logits = TensorDesc::new(DType::BF16, [rows, vocab]);
@@ -157,9 +129,6 @@ impl Chain for DecodeTailTrees {
         let verify = TreeVerify::new(CANDIDATES);
         let mut verified = verify.tensors(requests, NODES).row_offsets(ints(requests + 1));
         verified.target_tokens = ints(rows);
-        let append = AppendTokens::new();
-        let appended =
-            append.tensors(DType::I32, requests, CAPACITY, NODES).last_tokens(ints(requests));
         let lookup = SuffixLookup::new().width(WIDTH);
         let looked_up = lookup
             .tensors(DType::I32, requests, CAPACITY, CANDIDATES)
@@ -196,31 +165,14 @@ impl Chain for DecodeTailTrees {
         let distinct_rows: Vec<bf16> = logits.collect();
         let row = |row: usize| &distinct_rows[row % distinct * vocab..][..vocab];
         let logits: Vec<bf16> = (0..rows).flat_map(row).copied().collect();
-        let mut tokens = vec![-1; requests * CAPACITY];
-        for (request, text) in tokens.chunks_mut(CAPACITY).enumerate() {
-            let seed = !seed.wrapping_add(request as u64);
-            text[..TEXT].copy_from_slice(&random(seed, TEXT, |rng| rng.below(WORDS) as i32));
-        }
-        let last: Vec<i32> = tokens.chunks(CAPACITY).map(|text| text[TEXT - 1]).collect();
-        let penalty = |value: f32| handle.upload(&vec![value; requests]);
-        let seeds: Vec<u64> = (0..requests as u64).collect();
         let ints = |len: usize| handle.allocate(len);
         let mut chain = DecodeTailTrees {
             requests,
-            adjust: Ready::new(handle, &adjust, &adjusted)?,
+            texts: Texts::upload(handle, [requests, rows, NODES], WORDS, &logits)?,
             sample: Ready::new(handle, &sample, &sampled)?,
             verify: Ready::new(handle, &verify, &verified)?,
-            append: Ready::new(handle, &append, &appended)?,
             lookup: Ready::new(handle, &lookup, &looked_up)?,
             tree: Ready::new(handle, &tree, &drafted)?,
-            logits: handle.upload(&logits)?,
-            prompt_lengths: handle.upload(&vec![(TEXT / 2) as i32; requests])?,
-            // Penalties so small that thousands of calls on the same logits leave them finite.
-            penalties: [penalty(1.001)?, penalty(0.001)?, penalty(0.001)?],
-            temperature: penalty(0.8)?,
-            seeds: handle.upload(&seeds)?,
-            tokens: handle.upload(&tokens)?,
-            lengths: handle.upload(&vec![TEXT as i32; requests])?,
             candidates: ints(requests * CANDIDATES)?,
             parents: ints(requests * CANDIDATES)?,
             shares: handle.allocate(requests * CANDIDATES)?,
@@ -236,11 +188,7 @@ impl Chain for DecodeTailTrees {
             row_tokens: ints(rows)?,
             row_positions: ints(rows)?,
             target_tokens: ints(rows)?,
-            emitted: ints(requests * NODES)?,
             path: ints(requests * NODES)?,
-            num_tokens: ints(requests)?,
-            appended: ints(requests)?,
-            last_tokens: handle.upload(&last)?,
         };
         // The trees that the first call verifies.
         chain.call(4, Stream::default())?;
@@ -252,27 +200,14 @@ impl Chain for DecodeTailTrees {
     fn call(&mut self, part: usize, stream: Stream<'static>) -> Result<()> {
         match part {
             0 => {
-                let [repetition, frequency, presence] = &self.penalties;
-                let buffers = adjust_logits::Buffers::new(adjust_logits::Required {
-                    logits: (&mut self.logits).into(),
-                    tokens: (&self.tokens).into(),
-                    prompt_lengths: (&self.prompt_lengths).into(),
-                    lengths: (&self.lengths).into(),
-                })
-                .requests(&self.row_requests)
-                .draft_tokens(&self.row_tokens)
-                .parents(&self.row_parents)
-                .repetition(repetition)
-                .frequency(frequency)
-                .presence(presence);
-                self.adjust.call_on(buffers, stream)
+                self.texts.adjust([&self.row_requests, &self.row_tokens, &self.row_parents], stream)
             }
             1 => {
                 let buffers = sample_logits::Buffers::new(
-                    &self.logits,
+                    &self.texts.logits,
                     &self.row_positions,
-                    &self.temperature,
-                    &self.seeds,
+                    &self.texts.temperature,
+                    &self.texts.seeds,
                     &mut self.target_tokens,
                 )
                 .requests(&self.row_requests);
@@ -282,30 +217,20 @@ impl Chain for DecodeTailTrees {
                 let buffers = tree_verify::Buffers::new(tree_verify::Required {
                     draft_tokens: (&self.draft_tokens).into(),
                     target_tokens: (&self.target_tokens).into(),
-                    tokens: (&mut self.emitted).into(),
+                    tokens: (&mut self.texts.emitted).into(),
                     nodes: (&mut self.path).into(),
-                    num_tokens: (&mut self.num_tokens).into(),
+                    num_tokens: (&mut self.texts.num_tokens).into(),
                 })
                 .first_child(&self.first_child)
                 .next_sibling(&self.next_sibling)
                 .row_offsets(&self.row_offsets);
                 self.verify.call_on(buffers, stream)
             }
-            3 => {
-                let buffers = append_tokens::Buffers::new(append_tokens::Required {
-                    tokens: (&mut self.tokens).into(),
-                    lengths: (&mut self.lengths).into(),
-                    new_tokens: (&self.emitted).into(),
-                    new_counts: (&self.num_tokens).into(),
-                    appended: (&mut self.appended).into(),
-                })
-                .last_tokens(&mut self.last_tokens);
-                self.append.call_on(buffers, stream)
-            }
+            3 => self.texts.append(stream),
             4 => {
                 let buffers = suffix_lookup::Buffers::new(
-                    &self.tokens,
-                    &self.lengths,
+                    &self.texts.tokens,
+                    &self.texts.lengths,
                     &mut self.candidates,
                     &mut self.counts,
                 )
@@ -324,8 +249,8 @@ impl Chain for DecodeTailTrees {
                 .shares(&self.shares)
                 .counts(&self.counts)
                 .budget(&self.budget)
-                .roots(&self.last_tokens)
-                .starts(&self.lengths)
+                .roots(&self.texts.last_tokens)
+                .starts(&self.texts.lengths)
                 .first_child(&mut self.first_child)
                 .next_sibling(&mut self.next_sibling)
                 .row_offsets(&mut self.row_offsets)
@@ -340,7 +265,7 @@ impl Chain for DecodeTailTrees {
 
     fn inputs(&self) -> Result<Vec<(&'static str, Tensor)>> {
         let (requests, rows) = (self.requests, self.row_requests.len());
-        let (logits, tokens) = (self.logits.to_vec()?, self.tokens.to_vec()?);
+        let (logits, tokens) = (self.texts.logits.to_vec()?, self.texts.tokens.to_vec()?);
         let vocab = logits.len() / rows;
         Ok(vec![
             ("logits", Tensor::matrix(logits, rows, vocab)),
@@ -351,15 +276,16 @@ impl Chain for DecodeTailTrees {
     }
 
     fn reset(&mut self) -> Result<()> {
-        self.lengths.write(&vec![TEXT as i32; self.requests])
+        self.texts.reset()
     }
 
     fn results(&self) -> Result<Vec<Vec<i32>>> {
+        let Texts { appended, lengths, last_tokens, .. } = &self.texts;
         [
             &self.target_tokens,
-            &self.appended,
-            &self.lengths,
-            &self.last_tokens,
+            appended,
+            lengths,
+            last_tokens,
             &self.row_offsets,
             &self.row_tokens,
             &self.row_positions,
