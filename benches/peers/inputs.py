@@ -363,7 +363,7 @@ class Lookup(Ngram):
 
 # The decode tail of `spec-bench`: rows of each request, tokens of each text, half of them the
 # prompt, and the penalties of repetition, frequency and presence.
-NODES, TEXT, PENALTIES = 5, 2048, (1.001, 0.001, 0.001)
+NODES, TEXT, PENALTIES = 5, 2048, (1.0001, 1e-5, 1e-5)
 STRONG = (1.5, 0.25, 0.5)
 
 

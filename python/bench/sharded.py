@@ -19,7 +19,7 @@ With top-k 50 and top-p 0.9:
 * `candidates k-p`: the 64 largest logits of each rank, one all-gather, and `sample_logits` of these.
 
 On GPUs by NCCL, each way in one CUDA graph per rank. Prints microseconds per step, the largest of the
-ranks' medians. Then checks `--check` rows of each element type, in batches of all sizes of `--rows`: the
+ranks' medians. Then checks at least `--check` rows of each element type, in batches of all sizes of `--rows`: the
 token of every row, by every way and on every rank, must be the one that `sample_logits` gives for the
 whole row on one device. NVLink multicast stays off.
 """
@@ -39,6 +39,7 @@ import torch.distributed as dist
 
 import spec_ops
 import spec_ops.torch
+from spec_ops._torch_finishers import all_gather
 
 ROWS = [1, 16, 32, 64, 256, 1024]
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
@@ -82,7 +83,7 @@ class Shard:
 
     def gather(self, **filters):
         made = self.logits.new_empty((self.size, *self.logits.shape))
-        all_gather(made.view(-1), self.logits.view(-1))
+        all_gather(made, self.logits, None)
         whole = made.permute(1, 0, 2).reshape(self.rows, self.vocab)
         return spec_ops.sample_logits(whole, *self.drawn(), **filters).tokens
 
@@ -95,7 +96,7 @@ class Shard:
         own = slice(self.rank * each, (self.rank + 1) * each)
         tokens = spec_ops.sample_logits(whole, *self.drawn(own), **filters).tokens
         all_tokens = tokens.new_empty(self.rows)
-        all_gather(all_tokens, tokens)
+        all_gather(all_tokens, tokens, None)
         return all_tokens
 
     def sharded(self, way, **filters):
@@ -144,12 +145,6 @@ class Shard:
         uncertain = (made < 0) if way == "finishers" else torch.zeros_like(made, dtype=torch.bool)
         wrong = (made != self.reference(filters)) & ~uncertain
         return int(wrong.sum()), int(uncertain.sum())
-
-
-def all_gather(made, own):
-    """Gathers the tensors of all ranks, as bytes: Gloo does not know every type."""
-    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    gather(made.view(torch.uint8), own.view(torch.uint8))
 
 
 def captured(call, device):
@@ -231,7 +226,7 @@ def run(rank, size, port, arguments):
     )
     results = []
     # The same number of batches of each size, and at least one.
-    batches = -(-arguments.check // sum(arguments.rows))
+    batches = max(1, -(-arguments.check // sum(arguments.rows)))
     for name, dtype in DTYPES.items():
         for rows in arguments.rows:
             shard = Shard(rows, arguments.vocab, dtype, device, rank, size)

@@ -137,9 +137,8 @@ def keys_of(rank, arguments, device):
     return keys.to(torch.int32) if arguments.bits == 32 else keys
 
 
-def link(count, dtype, device):
-    """The seconds of an all-to-all of equal parts, of so many keys of each rank."""
-    each = count // dist.get_world_size()
+def link(each, dtype, device):
+    """The seconds of an all-to-all in which every rank sends `each` keys to every rank."""
     of, to = torch.zeros((2, each * dist.get_world_size()), dtype=dtype, device=device)
     dist.all_to_all_single(to, of)
     clock = Clock(device)
@@ -175,8 +174,9 @@ def run(rank, port, arguments):
             f"{whole:.4f} s ({parts}), {bytes_of_keys / whole / 1e9:.2f} GB/s; "
             f"{sum(counts)} distinct keys, by rank {counts}"
         )
-    seconds = link(len(keys), keys.dtype, device)
-    sent = len(keys) // size * (size - 1) * keys.element_size()
+    each = arguments.keys // size // size
+    seconds = link(each, keys.dtype, device)
+    sent = each * (size - 1) * keys.element_size()
     say(f"an all-to-all alone: {seconds:.4f} s, {sent / seconds / 1e9:.2f} GB/s from each rank")
     if rank == 0 and (arguments.alone or arguments.check):
         every = torch.cat([keys_of(other, arguments, device) for other in range(size)])

@@ -13,9 +13,10 @@ from ._functions import sample_logits
 FINISHERS = 4
 #: What a rank sends for each row: its finishers, and the token of its largest logit.
 SENT = FINISHERS + 1
-#: The place of a token that has nothing to offer: `winners` of `sample_logits`.
+#: The high word of `winners` of `sample_logits` for a token that does not race.
 NOTHING = 2**31 - 1
-#: A time exceeds another one in the race of the whole row, too, if it does by this factor.
+#: If one time is below another one times MARGIN, the two tokens finish in the same order in the race of
+#: a rank and in the race of the whole row.
 #:
 #: A time is E * exp(-a), with a = (x - m) / T and m the largest logit. With the largest logit of the
 #: rank in place of that of the row, all times of a rank change by the same factor, except for
@@ -47,10 +48,10 @@ def sample_once(
     its own columns, and sends its first four tokens to finish and the token of its largest logit, with
     their logits. Every rank then knows the largest logit of the row, and computes the times of these
     tokens as `sample_logits` does for the whole row. A certain token is that of the whole row, to the
-    bit. It is certain where no token that a rank kept for itself can come first: it finished behind the
-    fourth in the race of its rank, and in that of the row the two can only change places if their
-    times are nearly equal. Nearly all tokens are certain. For other rows call :func:`sample_sharded`
-    with ``way="winners"``.
+    bit. A token is certain if no token that a rank did not send can finish first. In the race of its
+    rank, a token that was not sent finished behind the rank's fourth. In the race of the whole row
+    these two tokens can only change places if their times are nearly equal. Nearly all tokens are
+    certain. For the other rows call :func:`sample_sharded` with ``way="winners"``.
 
     Arguments are those of :func:`sample_sharded`. Filters, masks and forced tokens are not known here.
     Nothing waits, so a call can be captured in a CUDA graph.
@@ -72,7 +73,7 @@ def sample_once(
         flags=flags,
     )
     tokens = torch.cat([own.tokens, own.top_tokens], dim=1)
-    # Where there are fewer finishers, -1.
+    # A token is -1 if the rank has fewer than four finishers.
     column = (tokens - first_token).clamp_min(0).long()
     values = logits.gather(1, column).float()
     packed = torch.stack([values.view(torch.int32), tokens])

@@ -164,7 +164,7 @@ REPLACEMENTS = (
     ),
 )
 
-#: The part that another part needs, and brings.
+#: Parts that need another part, which is switched on with them: the part, and the one that it needs.
 NEEDED = {"sharded": "sampler"}
 
 #: By engine: the parts that `all` leaves, and why. It takes the others.
@@ -239,10 +239,10 @@ def replacements(
 
 
 def split(name: str) -> tuple[str, str]:
-    """The module of a full name, and the name in it, which of a method is that of its class and its
-    own. Names of modules have no capitals."""
+    """Splits a full name into the module and the name inside it: ``f`` for a function, ``Class.method``
+    for a method. The first part that begins with a capital is a class."""
     parts = name.split(".")
-    at = next((i for i, part in enumerate(parts) if part[0].isupper()), len(parts) - 1)
+    at = next((i for i, part in enumerate(parts) if part.lstrip("_")[:1].isupper()), len(parts) - 1)
     return ".".join(parts[:at]), ".".join(parts[at:])
 
 

@@ -7,7 +7,7 @@ few numbers per row, and every rank gets the token of the whole row, to the bit.
 
 What needs whole rows is left to vLLM's method: log-probabilities, penalties and other processors,
 grammars, top-p without top-k, a top-k above 64, min-p with top-k. The log names each such reason once.
-Steps of less than 16 rows without top-k are left to it as well, since gathering them takes less time.
+Steps of fewer than 16 rows without top-k are left to it as well, since gathering them takes less time.
 
 Needs vLLM.
 """
@@ -30,7 +30,8 @@ from .vllm_runner import _LOGPROBS, _MIN_P, _PROCESSORS, _TOP_K, _TOP_P, Rejecti
 __all__ = ["Shards", "local_logits", "sample"]
 
 _TARGET = "vllm.v1.worker.gpu.model_runner.GPUModelRunner.sample"
-#: How the instructions begin that change a tensor without a function's name.
+#: Prefixes of the names of Python instructions that compute with a tensor or write into it without
+#: calling a function. Such code may change logits.
 _CHANGES = ("BINARY", "INPLACE", "UNARY", "STORE_SUBSCR", "STORE_SLICE")
 
 _logger = init_logger("vllm.spec_ops")
@@ -119,7 +120,7 @@ class Shards:
             states = runner.sampler.sampling_states
             cut = states.top_k.np[slots] <= CANDIDATES
             if not (cut | (states.temperature.np[slots] == 0)).all():
-                return None, f"a request has a top_k above {CANDIDATES}, or none beside one that has"
+                return None, f"a sampled request has a top_k above {CANDIDATES}, or none beside one that has"
             if asked & _MIN_P:
                 return None, "a request has min_p, and one has top_k"
             return "candidates", ""
@@ -169,7 +170,7 @@ def sample(
     logits = shards.local(hidden_states[batch.logits_indices])
     rows, columns = logits.shape
     if not 0 < shards.vocab - (shards.size - 1) * columns <= columns < shards.vocab:
-        # A head that every rank has whole, or a vocabulary that fills no column of the last rank.
+        # Every rank has the whole head, or the last rank has no column of the vocabulary.
         shards.never = f"ranks have {columns} columns of {shards.vocab}"
         return theirs(self, hidden_states, batch, grammar_output)
     if batch.num_draft_tokens == 0 or self.rejection_sampler is None:

@@ -216,7 +216,7 @@ BY_WAY = {
 #: Why whole rows are needed, in the order of the batches.
 REASONS = [
     "a request has top_p without top_k",
-    "a request has a top_k above 64, or none beside one that has",
+    "a sampled request has a top_k above 64, or none beside one that has",
     "a request has min_p, and one has top_k",
     "a request asks for log-probabilities",
     "a request has penalties or other processors",

@@ -84,8 +84,9 @@ impl Texts {
             append: Ready::new(handle, &append, &appended)?,
             logits: handle.upload(logits)?,
             prompt_lengths: handle.upload(&vec![(TEXT / 2) as i32; requests])?,
-            // Penalties so small that thousands of calls on the same logits leave them finite.
-            penalties: [penalty(1.001)?, penalty(0.001)?, penalty(0.001)?],
+            // Every call adjusts the same logits. Penalties are so small that thousands of calls leave
+            // logits finite, and large bf16 logits as they are.
+            penalties: [penalty(1.0001)?, penalty(1e-5)?, penalty(1e-5)?],
             temperature: penalty(0.8)?,
             seeds: handle.upload(&seeds)?,
             tokens: handle.upload(&tokens)?,

@@ -17,18 +17,19 @@ use crate::Goal;
 use crate::inputs::{random, seed};
 use crate::shape::{Fields, ShapeError};
 
-/// Drafts that the batch may have, for each of its requests.
+/// The budget of a step, per request: all requests share `requests * BUDGET` drafts.
 const BUDGET: usize = 4;
 /// Candidates of each request, and the largest number of its drafts.
 const CANDIDATES: usize = 16;
 const NODES: usize = CANDIDATES + 1;
-/// The most drafts behind each node.
+/// The largest number of drafts behind each node.
 const WIDTH: usize = 2;
-/// Texts have tokens below, and logits prefer these tokens, so that the end of each text has occurred
-/// before: without that, requests would have no drafts.
+/// Texts have only tokens below WORDS, and these tokens have the largest logits. So the last tokens of
+/// a text have occurred before; otherwise requests would have no drafts.
 const WORDS: usize = 64;
-/// How much larger the logits of such tokens are.
+/// Added to the logits of tokens below WORDS.
 const PREFERENCE: f32 = 30.0;
+
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
     requests: usize,

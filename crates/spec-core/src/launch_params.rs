@@ -13,13 +13,13 @@
 pub struct Description {
     /// The constants, which the device declares before the struct.
     pub constants: &'static [ConstantDescription],
-    /// Name of the struct, the same on host and device.
+    /// Name of the struct, the same on host and device; empty if there are only constants.
     pub name: &'static str,
     /// The type parameter of the device's struct, if it is a template. The host's struct has none.
     pub template: Option<&'static str>,
     /// The struct's doc comment.
     pub doc: &'static [&'static str],
-    /// Size of the struct in bytes.
+    /// Size of the struct in bytes; 0 if there are only constants.
     pub size: usize,
     /// The fields, in the order of their offsets. Empty if there are only constants: then the device
     /// declares no struct.
@@ -42,7 +42,7 @@ pub struct ConstantDescription {
 pub enum Value {
     /// A `u32`; also a `usize` of the host.
     U32(u32),
-    /// A `u64`. WGSL has no such type and gets a `u32`.
+    /// A `u64`. WGSL has no such type: the value must fit 32 bits, and becomes a `u32`.
     U64(u64),
     /// An `i32`.
     I32(i32),
@@ -54,7 +54,7 @@ impl Value {
     /// The value of a `usize`, which is a `u32` on the device.
     ///
     /// # Panics
-    /// If the value does not fit 32 bits, which stops the compiler where the value is a constant's.
+    /// If the value does not fit 32 bits. In the value of a constant, the panic is a compile error.
     pub const fn of_usize(value: usize) -> Self {
         assert!(value <= u32::MAX as usize, "a constant of a device has 32 bits");
         Value::U32(value as u32)

@@ -133,26 +133,6 @@ INLINE float exact_choice(const Params& p, const O& options, const T* row, u32 e
     return p.bias != nullptr ? exact::add(score, bias_of(p, options, expert)) : score;
 }
 
-// The lane's rank among the picks and the best expert that is not picked, by exact choices. `score`
-// becomes the exact score of the lane's expert, if the lane `has_one`.
-template <u32 SCORING, typename O>
-INLINE u32 rank_exactly(const Params& p, const O& options, u32 expert, float logit, bool has_one,
-                        float& score) {
-    score = exact_score<SCORING>(logit);
-    float choice = score;
-    if (has_one && p.bias != nullptr) {
-        choice = exact::add(score, bias_of(p, options, expert));
-    }
-    const u32 key = has_one ? exact::sort_key(choice) : 0;
-    u32 rank = 0;
-    for (u32 i = 0; i <= p.topk; ++i) {
-        const u32 k = __shfl_sync(ALL_LANES, key, i);
-        const u32 e = __shfl_sync(ALL_LANES, expert, i);
-        rank += k > key || (k == key && e < expert);
-    }
-    return rank;
-}
-
 // Routes the first `count` tokens on the quick route; the tokens after them are padding. The quick
 // route requires exactly V * 32 experts; at least topk experts in the kept groups, so that no lane
 // runs out of keys; 1, 2, 4, 8, 16 or 32 groups; fewer than 2^31 tokens; topk of at most 32;
@@ -317,7 +297,18 @@ INLINE void quick(const Params& p, const O& options, u64 count) {
                 // The exact choices of the candidates decide, unless yet another expert is near.
                 const u32 next = __reduce_max_sync(ALL_LANES, queue.head);
                 sure &= !open || gap(extra, next) > map.expert_gap;
-                const u32 rank = rank_exactly<SCORING>(p, options, expert, logit, there, score);
+                score = exact_score<SCORING>(logit);
+                float choice = score;
+                if (there && p.bias != nullptr) {
+                    choice = exact::add(score, bias_of(p, options, expert));
+                }
+                const u32 key = there ? exact::sort_key(choice) : 0;
+                u32 rank = 0;
+                for (u32 i = 0; i <= p.topk; ++i) {
+                    const u32 k = __shfl_sync(ALL_LANES, key, i);
+                    const u32 e = __shfl_sync(ALL_LANES, expert, i);
+                    rank += k > key || (k == key && e < expert);
+                }
                 position = lane <= p.topk ? rank : lane;
                 wide = true;
             }

@@ -258,245 +258,26 @@ INLINE Bounds bounds_of(const float (&bias)[N]) {
     return bounds;
 }
 
-// Where a lane is: which of the warp's tokens it works on, and which experts of each group it has.
-template <u32 LANES>
-struct Lane {
-    static constexpr u32 N = SIZE / LANES;
-    // If a lane has few experts, it keeps their biases in registers.
-    static constexpr bool BIAS_IN_REGISTERS = N == 1;
-    u32 lane;
-    // The lane's token, among the tokens of the warp.
-    u32 part;
-    // The lane's first expert within each group.
-    u32 own;
-    Scratch<LANES>& scratch;
-    // The key of the lane's first expert of group 0.
-    u32* mine;
-
-    INLINE explicit Lane(Scratch<LANES>& scratch)
-        : lane(lane_id()), part(lane / LANES), own(lane % LANES * N), scratch(scratch),
-          mine(scratch.keys[part] + own) {}
-};
-
-// The bounds over all warps of a block, from the bounds of each warp.
-INLINE Bounds bounds_of_block(Bounds bounds, u32 warp) {
-    constexpr u32 WARPS = GROUPED_THREADS / WARP;
-    __shared__ __align__(16) float lows[WARPS];
-    __shared__ __align__(16) float highs[WARPS];
-    lows[warp] = bounds.low;
-    // A bias that is not finite makes the highest bias infinite.
-    highs[warp] = bounds.finite ? bounds.high : __uint_as_float(0x7F800000u);
-    __syncthreads();
-#pragma unroll
-    for (u32 w = 0; w < WARPS; w += 4) {
-        float four[4];
-        read<4>(lows + w, four);
-        bounds.low = fminf(bounds.low, fminf(fminf(four[0], four[1]), fminf(four[2], four[3])));
-        read<4>(highs + w, four);
-        bounds.high = fmaxf(bounds.high, fmaxf(fmaxf(four[0], four[1]), fmaxf(four[2], four[3])));
-    }
-    bounds.finite = exact::finite(bounds.high);
-    return bounds;
-}
-
-// Reads the biases of the lane's part of the experts, and maps them for keys. With the biases in
-// registers each lane reads those of its own experts, so that a warp reads all of them; otherwise a
-// block reads them together.
-template <u32 LANES, typename O, u32 READS>
-INLINE Mapping map_biases(const Params& p, const O& options, const Lane<LANES>& at, u32 warp,
-                          float (&bias)[READS]) {
-    constexpr u32 N = Lane<LANES>::N;
-    constexpr bool BIAS_IN_REGISTERS = Lane<LANES>::BIAS_IN_REGISTERS;
-#pragma unroll
-    for (u32 i = 0; i < READS; ++i) {
-        const u32 expert =
-            BIAS_IN_REGISTERS ? i / N * SIZE + at.own + i % N : i * GROUPED_THREADS + threadIdx.x;
-        bias[i] = p.bias != nullptr ? bias_of(p, options, expert) : 0.0f;
-    }
-    Bounds bounds = bounds_of(bias);
-    if constexpr (!BIAS_IN_REGISTERS) bounds = bounds_of_block(bounds, warp);
-    const Mapping map = mapping_of<SIGMOID>(bounds.low, bounds.high, bounds.finite);
-    if (!bounds.finite && blockIdx.x == 0 && threadIdx.x == 0) raise(p.flags, NON_FINITE);
-#pragma unroll
-    for (u32 i = 0; i < READS; ++i) bias[i] = map(bias[i]);
-    return map;
-}
-
-// Computes the keys of a lane's experts from their logits, stores them in shared memory, and finds
-// the lane's two largest keys of each group. `bias` has the mapped biases of the lane's experts, or
-// `biases` has those of all experts. Returns a number that is not finite if a logit is not finite.
-template <u32 LANES, typename T, u32 READS>
-INLINE float keys_of_groups(const Lane<LANES>& at, const Mapping& map,
-                            const LogitVector<Lane<LANES>::N, T> (&logits)[GROUPS],
-                            const float (&bias)[READS], const float* biases,
-                            u32 (&first)[GROUPS], u32 (&second)[GROUPS]) {
-    constexpr u32 N = Lane<LANES>::N;
-    float nonfinite = 0.0f;
-#pragma unroll
-    for (u32 g = 0; g < GROUPS; ++g) {
-        float of_group[N];
-        if constexpr (Lane<LANES>::BIAS_IN_REGISTERS) {
-#pragma unroll
-            for (u32 i = 0; i < N; ++i) of_group[i] = bias[g * N + i];
-        } else {
-            read<N>(biases + g * SIZE + at.own, of_group);
-        }
-        u32 keys[N];
-#pragma unroll
-        for (u32 i = 0; i < N; ++i) {
-            const float x = logits[g][i];
-            // The products add up to a number that is not finite if a logit is not finite or is
-            // huge.
-            if (N == 1) {
-                if (g % 2 == 1) nonfinite = fmaf(logits[g - g % 2][0], x, nonfinite);
-            } else if (i % 2 == 1) {
-                nonfinite = fmaf(logits[g][i - i % 2], x, nonfinite);
-            }
-            // The lane's own part of the index is added later.
-            const float score = quick_reciprocal(1.0f + quick_exp2(x * -LOG2_E));
-            keys[i] = key_of(fmaf(score, map.factor, of_group[i]), g * SIZE + i);
-        }
-        if constexpr (N == 4) {
-            order(keys[0], keys[1]);
-            order(keys[2], keys[3]);
-            first[g] = max(keys[0], keys[2]);
-            second[g] = max(max(keys[1], keys[3]), min(keys[0], keys[2]));
-        } else {
-            first[g] = keys[0];
-            second[g] = 0;
-        }
-        write(at.mine + g * SIZE, keys);
-    }
-    return nonfinite;
-}
-
-// Ranks the groups by the keys of their two largest experts, and stores their places in the order of
-// the ranks. In the end `first[0]` and `second[0]` are the two largest keys of group `lane % GROUPS`.
-// Returns by how much the last kept group is above the first dropped group.
-template <u32 LANES>
-INLINE u32 rank_groups(const Params& p, const Lane<LANES>& at, u32 (&first)[GROUPS],
-                       u32 (&second)[GROUPS]) {
-    halve<4>(at.lane, first, second);
-    halve<2>(at.lane, first, second);
-    halve<1>(at.lane, first, second);
-#pragma unroll
-    for (u32 o = 8; o < LANES; o *= 2) {
-        const u32 f = from_lane(first[0], o);
-        const u32 s = from_lane(second[0], o);
-        second[0] = max(max(second[0], s), min(first[0], f));
-        first[0] = max(first[0], f);
-    }
-    const u32 group = at.lane % GROUPS;
-    const u32 sum = (first[0] >> INDEX_BITS) + ((p.group_max ? first[0] : second[0]) >> INDEX_BITS);
-    // No two sum keys are equal, because their low bits are the group.
-    const u32 sum_key = (sum << 8) + (GROUPS - 1 - group);
-    Scratch<LANES>& scratch = at.scratch;
-    scratch.sums[at.part][group] = sum_key;
-    __syncwarp();
-    u32 sums[GROUPS];
-    read<4>(scratch.sums[at.part], sums);
-    read<4>(scratch.sums[at.part] + 4, sums + 4);
-    u32 rank = 0;
-#pragma unroll
-    for (u32 g = 0; g < GROUPS; ++g) rank += sums[g] > sum_key;
-    scratch.ordered[at.part][rank] = sum_key;
-    scratch.places[at.part][rank] = group * SIZE;
-    __syncwarp();
-    return (scratch.ordered[at.part][KEPT - 1] >> 8) - (scratch.ordered[at.part][KEPT] >> 8);
-}
-
-// The key of the lane's pick: the experts of the kept groups are sorted and merged over the lanes of
-// the token. `merge.rest` is the largest dropped key.
-template <u32 LANES>
-INLINE u32 merge_kept(const Lane<LANES>& at, const u32 (&places)[KEPT], Merge& merge) {
-    const u32* const mine = at.mine;
-    u32 pairs[4];
-    if constexpr (Lane<LANES>::N == 4) {
-        u32 a[8];
-        u32 b[8];
-        read<4>(mine + places[0], a);
-        read<4>(mine + places[1], a + 4);
-        read<4>(mine + places[2], b);
-        read<4>(mine + places[3], b + 4);
-        merge_pairs(a);
-        merge_pairs(b);
-#pragma unroll
-        for (u32 i = 0; i < 8; ++i) a[i] = merge.keep(a[i], b[7 - i]);
-        merge.rest += at.own;
-        descend<8>(a);
-#pragma unroll
-        for (u32 i = 0; i < 8; ++i) a[i] += at.own;
-        merge.merge_lanes(a, pairs, at.lane);
-    } else {
-#pragma unroll
-        for (u32 i = 0; i < 4; ++i) pairs[i] = mine[places[i]] + at.own;
-        sort_descending(pairs);
-        merge.join(pairs, at.lane);
-    }
-    u32 fours[2];
-    merge.merge_pairs_of_lanes(pairs, fours, at.lane);
-    u32 key = merge.merge_quads(fours);
-    if constexpr (LANES == 32) {
-        key = merge.merge_octets(key, 8);
-        key = merge.merge_octets(key, 16);
-    }
-    return key;
-}
-
-// How many of a token's kept experts have a quick key of at least `least`.
-template <u32 LANES>
-INLINE u32 count_from(const Lane<LANES>& at, const u32 (&places)[KEPT], u32 least) {
-    constexpr u32 N = Lane<LANES>::N;
-    u32 count = 0;
-#pragma unroll
-    for (u32 g = 0; g < KEPT; ++g) {
-        u32 keys[N];
-        read<N>(at.mine + places[g], keys);
-#pragma unroll
-        for (u32 i = 0; i < N; ++i) count += keys[i] >> INDEX_BITS >= least;
-    }
-#pragma unroll
-    for (u32 o = 1; o < LANES; o *= 2) count += from_lane(count, o);
-    return count;
-}
-
-// Writes a token's picks; the lane has the pick at `position`. All lanes of a token take part.
-template <u32 LANES, typename O>
-INLINE void write_picks(const Params& p, const O& options, const Lane<LANES>& at, u32 token,
-                        u32 expert, float logit, u32 position, bool is_written) {
-    float normalized = quick_reciprocal(1.0f + quick_exp2(logit * -LOG2_E));
-    if (p.renormalize) {
-        float total = normalized;
-#pragma unroll
-        for (u32 o = 4; o > 0; o /= 2) total += __shfl_xor_sync(ALL_LANES, total, o);
-        normalized = __fdividef(normalized, total + 1e-20f);
-    }
-    if (is_written && at.lane % LANES < TOPK) {
-        if constexpr (HAS_OPTIONS<O>) {
-            write_pick(p, options, NoOptions(), token, position, normalized, expert);
-            // The eight lanes divide the columns after the picks.
-            write_shared(p, options, NoOptions(), token, at.lane % LANES, TOPK);
-        } else {
-            output_row(p.weights, token)[position] = p.scale * normalized;
-            output_row(p.indices, token)[position] = static_cast<i32>(expert);
-        }
-    }
-}
-
 // Routes the first `count` tokens; the other tokens are padding. Rows are aligned to 16 bytes,
 // strides in bytes are below 2^32, and there are fewer than 2^31 tokens.
 template <u32 LANES, typename T, typename O>
 INLINE void route(const Params& p, const O& options, u64 count) {
-    constexpr u32 N = Lane<LANES>::N;
+    constexpr u32 N = SIZE / LANES;
     constexpr u32 TOGETHER = WARP / LANES;
     constexpr u32 WARPS = GROUPED_THREADS / WARP;
     static_assert(N == 1 || N == 4);
-    constexpr bool BIAS_IN_REGISTERS = Lane<LANES>::BIAS_IN_REGISTERS;
+    // If a lane has few experts, it keeps their biases in registers.
+    constexpr bool BIAS_IN_REGISTERS = N == 1;
     __shared__ Scratch<LANES> scratches[WARPS];
     __shared__ __align__(16) float biases[BIAS_IN_REGISTERS ? 4 : EXPERTS];
+    __shared__ __align__(16) float lows[WARPS];
+    __shared__ __align__(16) float highs[WARPS];
+    const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
-    const Lane<LANES> at(scratches[warp]);
-    const u32 part = at.part;
+    const u32 part = lane / LANES;
+    const u32 own = lane % LANES * N;
+    Scratch<LANES>& scratch = scratches[warp];
+    u32* const mine = scratch.keys[part] + own;
     const u32 tokens = static_cast<u32>(count);
     const u32 step = gridDim.x * (WARPS * TOGETHER);
     // The first token of this warp in this step.
@@ -511,11 +292,38 @@ INLINE void route(const Params& p, const O& options, u64 count) {
     const T* row = row_of(min(first_token + part, tokens - 1));
     LogitVector<N, T> logits[GROUPS];
 #pragma unroll
-    for (u32 g = 0; g < GROUPS; ++g) logits[g].load(row + g * SIZE + at.own);
+    for (u32 g = 0; g < GROUPS; ++g) logits[g].load(row + g * SIZE + own);
 
+    // With the biases in registers, each warp reads all of them; otherwise a block reads them
+    // together.
     constexpr u32 READS = BIAS_IN_REGISTERS ? EXPERTS / LANES : EXPERTS / GROUPED_THREADS;
     float bias[READS];
-    const Mapping map = map_biases<LANES>(p, options, at, warp, bias);
+#pragma unroll
+    for (u32 i = 0; i < READS; ++i) {
+        const u32 expert = BIAS_IN_REGISTERS ? i / N * SIZE + own + i % N : i * GROUPED_THREADS + threadIdx.x;
+        bias[i] = p.bias != nullptr ? bias_of(p, options, expert) : 0.0f;
+    }
+    Bounds bounds = bounds_of(bias);
+    if constexpr (!BIAS_IN_REGISTERS) {
+        lows[warp] = bounds.low;
+        // A bias that is not finite makes the highest bias infinite.
+        highs[warp] = bounds.finite ? bounds.high : __uint_as_float(0x7F800000u);
+        __syncthreads();
+#pragma unroll
+        for (u32 w = 0; w < WARPS; w += 4) {
+            float four[4];
+            read<4>(lows + w, four);
+            bounds.low = fminf(bounds.low, fminf(fminf(four[0], four[1]), fminf(four[2], four[3])));
+            read<4>(highs + w, four);
+            bounds.high =
+                fmaxf(bounds.high, fmaxf(fmaxf(four[0], four[1]), fmaxf(four[2], four[3])));
+        }
+        bounds.finite = exact::finite(bounds.high);
+    }
+    const Mapping map = mapping_of<SIGMOID>(bounds.low, bounds.high, bounds.finite);
+    if (!bounds.finite && blockIdx.x == 0 && threadIdx.x == 0) raise(p.flags, NON_FINITE);
+#pragma unroll
+    for (u32 i = 0; i < READS; ++i) bias[i] = map(bias[i]);
     if constexpr (!BIAS_IN_REGISTERS) {
 #pragma unroll
         for (u32 i = 0; i < READS; ++i) biases[i * GROUPED_THREADS + threadIdx.x] = bias[i];
@@ -523,9 +331,9 @@ INLINE void route(const Params& p, const O& options, u64 count) {
         if (first_token >= tokens) return;
     }
 
-    const u32 place = place_of_lane(at.lane);
-    const u32 next_lane = at.lane / 8 * 8 + lane_of_place((place + 1) & 7);
-    const u32 last_lane = at.lane / 8 * 8 + lane_of_place(7);
+    const u32 place = place_of_lane(lane);
+    const u32 next_lane = lane / 8 * 8 + lane_of_place((place + 1) & 7);
+    const u32 last_lane = lane / 8 * 8 + lane_of_place(7);
     // The choice of an expert in a dropped group is 0.0 unless such experts are excluded. Picks
     // must have larger keys.
     const u32 least = p.excluded ? 0 : key_of(map(0.0f), INDEX_MASK) >> INDEX_BITS;
@@ -533,29 +341,120 @@ INLINE void route(const Params& p, const O& options, u64 count) {
     while (true) {
         u32 first[GROUPS];
         u32 second[GROUPS];
-        const float nonfinite =
-            keys_of_groups<LANES, T>(at, map, logits, bias, biases, first, second);
+        float nonfinite = 0.0f;
+#pragma unroll
+        for (u32 g = 0; g < GROUPS; ++g) {
+            float of_group[N];
+            if constexpr (BIAS_IN_REGISTERS) {
+#pragma unroll
+                for (u32 i = 0; i < N; ++i) of_group[i] = bias[g * N + i];
+            } else {
+                read<N>(biases + g * SIZE + own, of_group);
+            }
+            u32 keys[N];
+#pragma unroll
+            for (u32 i = 0; i < N; ++i) {
+                const float x = logits[g][i];
+                // The products add up to a number that is not finite if a logit is not finite or is
+                // huge.
+                if (N == 1) {
+                    if (g % 2 == 1) nonfinite = fmaf(logits[g - g % 2][0], x, nonfinite);
+                } else if (i % 2 == 1) {
+                    nonfinite = fmaf(logits[g][i - i % 2], x, nonfinite);
+                }
+                // The lane's own part of the index is added later.
+                const float score = quick_reciprocal(1.0f + quick_exp2(x * -LOG2_E));
+                keys[i] = key_of(fmaf(score, map.factor, of_group[i]), g * SIZE + i);
+            }
+            if constexpr (N == 4) {
+                order(keys[0], keys[1]);
+                order(keys[2], keys[3]);
+                first[g] = max(keys[0], keys[2]);
+                second[g] = max(max(keys[1], keys[3]), min(keys[0], keys[2]));
+            } else {
+                first[g] = keys[0];
+                second[g] = 0;
+            }
+            write(mine + g * SIZE, keys);
+        }
         const u32 token = first_token + part;
         const T* const row = row_of(min(token, tokens - 1));
         first_token += step;
         if (first_token < tokens) {
             const T* const next = row_of(min(first_token + part, tokens - 1));
 #pragma unroll
-            for (u32 g = 0; g < GROUPS; ++g) logits[g].load(next + g * SIZE + at.own);
+            for (u32 g = 0; g < GROUPS; ++g) logits[g].load(next + g * SIZE + own);
         }
 
-        const u32 distance = rank_groups(p, at, first, second);
+        halve<4>(lane, first, second);
+        halve<2>(lane, first, second);
+        halve<1>(lane, first, second);
+#pragma unroll
+        for (u32 o = 8; o < LANES; o *= 2) {
+            const u32 f = from_lane(first[0], o);
+            const u32 s = from_lane(second[0], o);
+            second[0] = max(max(second[0], s), min(first[0], f));
+            first[0] = max(first[0], f);
+        }
+        const u32 group = lane % GROUPS;
+        const u32 sum =
+            (first[0] >> INDEX_BITS) + ((p.group_max ? first[0] : second[0]) >> INDEX_BITS);
+        // No two sum keys are equal, because their low bits are the group.
+        const u32 sum_key = (sum << 8) + (GROUPS - 1 - group);
+        scratch.sums[part][group] = sum_key;
+        __syncwarp();
+        u32 sums[GROUPS];
+        read<4>(scratch.sums[part], sums);
+        read<4>(scratch.sums[part] + 4, sums + 4);
+        u32 rank = 0;
+#pragma unroll
+        for (u32 g = 0; g < GROUPS; ++g) rank += sums[g] > sum_key;
+        scratch.ordered[part][rank] = sum_key;
+        scratch.places[part][rank] = group * SIZE;
+        __syncwarp();
+        const u32 distance =
+            (scratch.ordered[part][KEPT - 1] >> 8) - (scratch.ordered[part][KEPT] >> 8);
         bool sure = map.usable && exact::finite(nonfinite);
         const bool near = distance <= map.group_gap;
         if (__any_sync(ALL_LANES, near)) {
             const u32 candidate = (second[0] >> INDEX_BITS) - map.expert_gap;
-            sure &= rank_exactly(p, options, at.scratch, row, near, candidate);
+            sure &= rank_exactly(p, options, scratch, row, near, candidate);
         }
         u32 places[KEPT];
-        read<4>(at.scratch.places[part], places);
+        read<4>(scratch.places[part], places);
 
-        Merge merge(at.lane);
-        const u32 key = merge_kept(at, places, merge);
+        Merge merge(lane);
+        u32 pairs[4];
+        if constexpr (N == 4) {
+            u32 a[8];
+            u32 b[8];
+            read<4>(mine + places[0], a);
+            read<4>(mine + places[1], a + 4);
+            read<4>(mine + places[2], b);
+            read<4>(mine + places[3], b + 4);
+            merge_pairs(a);
+            merge_pairs(b);
+#pragma unroll
+            for (u32 i = 0; i < 8; ++i) a[i] = merge.keep(a[i], b[7 - i]);
+            merge.rest += own;
+            descend<8>(a);
+#pragma unroll
+            for (u32 i = 0; i < 8; ++i) a[i] += own;
+            merge.merge_lanes(a, pairs, lane);
+        } else {
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) pairs[i] = mine[places[i]] + own;
+            sort_descending(pairs);
+            merge.join(pairs, lane);
+        }
+        u32 fours[2];
+        merge.merge_pairs_of_lanes(pairs, fours, lane);
+        u32 key = merge.merge_quads(fours);
+        if constexpr (LANES == 32) {
+            key = merge.merge_octets(key, 8);
+            key = merge.merge_octets(key, 16);
+        }
+
         u32 expert = key & (EXPERTS - 1);
         u32 position = place;
         float logit = to_f32(row[expert]);
@@ -571,14 +470,22 @@ INLINE void route(const Params& p, const O& options, u64 count) {
             // Whether more than one expert besides the picks is near the last pick.
             bool many = false;
             if (__any_sync(ALL_LANES, open)) {
-                // All lanes count: those of other tokens take part in the shuffles.
-                const u32 count = count_from(at, places, candidate);
+                u32 count = 0;
+#pragma unroll
+                for (u32 g = 0; g < KEPT; ++g) {
+                    u32 keys[N];
+                    read<N>(mine + places[g], keys);
+#pragma unroll
+                    for (u32 i = 0; i < N; ++i) count += keys[i] >> INDEX_BITS >= candidate;
+                }
+#pragma unroll
+                for (u32 o = 1; o < LANES; o *= 2) count += from_lane(count, o);
                 many = open && count > TOPK + 1;
             }
             if (__any_sync(ALL_LANES, many)) {
-                sure &= pick_exactly(p, options, at.scratch, row, candidate);
-                position = at.lane % TOPK;
-                expert = at.scratch.picks[at.part][position];
+                sure &= pick_exactly(p, options, scratch, row, candidate);
+                position = lane % TOPK;
+                expert = scratch.picks[part][position];
                 logit = to_f32(row[expert % EXPERTS]);
             } else {
                 u32 extra = merge.rest;
@@ -589,7 +496,23 @@ INLINE void route(const Params& p, const O& options, u64 count) {
         }
         const u32 unsure = __ballot_sync(ALL_LANES, !sure);
         sure = (unsure >> part * LANES & Scratch<LANES>::OF_TOKEN) == 0;
-        write_picks(p, options, at, token, expert, logit, position, sure && token < tokens);
+        float normalized = quick_reciprocal(1.0f + quick_exp2(logit * -LOG2_E));
+        if (p.renormalize) {
+            float total = normalized;
+#pragma unroll
+            for (u32 o = 4; o > 0; o /= 2) total += __shfl_xor_sync(ALL_LANES, total, o);
+            normalized = __fdividef(normalized, total + 1e-20f);
+        }
+        if (sure && token < tokens && lane % LANES < TOPK) {
+            if constexpr (HAS_OPTIONS<O>) {
+                write_pick(p, options, NoOptions(), token, position, normalized, expert);
+                // The eight lanes divide the columns after the picks.
+                write_shared(p, options, NoOptions(), token, lane % LANES, TOPK);
+            } else {
+                output_row(p.weights, token)[position] = p.scale * normalized;
+                output_row(p.indices, token)[position] = static_cast<i32>(expert);
+            }
+        }
         if (unsure != 0) {
 #pragma unroll 1
             for (u32 t = 0; t < TOGETHER; ++t) {

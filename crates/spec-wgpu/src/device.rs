@@ -125,7 +125,7 @@ impl Wgpu {
     }
 
     /// A device that compiles shaders and runs nothing, with the limits of a usual GPU and subgroups of
-    /// so many threads, or no subgroups: for tests that ask which shaders a call runs.
+    /// `subgroup` threads, or without subgroups if `None`: for tests that ask which shaders a call runs.
     #[cfg(test)]
     pub(crate) fn without_device(subgroup: Option<u32>, options: &Options) -> Self {
         let mut features = Features::all_webgpu_mask();

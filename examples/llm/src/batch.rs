@@ -56,7 +56,8 @@ pub struct Batch {
     /// The largest number of drafts in a step, of all requests together; 0 for none.
     pub budget: usize,
     /// The cost of an additional row, as a share of the time of a run with one row:
-    /// [`crate::bench::cost_of_a_row`]. Drafts that are accepted less often than that are not verified.
+    /// [`crate::bench::cost_of_a_row`]. Drafts whose estimated chance of being accepted
+    /// is below that cost are not verified.
     pub row: f32,
 }
 
@@ -372,8 +373,9 @@ impl<'a> State<'a> {
         Ok(self.operators.append.call(longer.flags(&mut self.flags))?)
     }
 
-    /// A request of which k drafts were accepted, and the next one rejected, accepts about k of
-    /// k + 1 drafts. A step without drafts says nothing of them.
+    /// Updates the trust in each request. A request of which k drafts were accepted, and the next one
+    /// rejected, accepts about k of k + 1 drafts. Without drafts in this step, its trust grows by
+    /// [`GROWTH`].
     fn learn(&mut self) {
         let steps = self.appended.iter().zip(&self.num_drafts);
         for (trust, (appended, drafts)) in self.trust.iter_mut().zip(steps) {

@@ -146,7 +146,7 @@ pub fn batch(options: &Model, tokens: usize, budgets: &[usize], temperature: f32
         stop = text.end;
     }
     let sampling = Sampling { temperature, ..Sampling::GREEDY };
-    // As many rows as the block product takes at once.
+    // The block product takes up to eight rows at once: one row, and seven additional ones.
     let row = bench::cost_of_a_row(&mut models[0], 7)? as f32;
     let plain = Batch { tokens, stop, sampling, sharing: Sharing::Shared, budget: 0, row };
     let without = batch::decode(&handle, &mut models, &prompts, &plain)?;

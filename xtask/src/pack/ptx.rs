@@ -150,7 +150,8 @@ mod tests {
         assert!(pack(&[FIRST_NAME + 7, FUNCTION - 1]).is_ok());
     }
 
-    /// No damage leads to a panic or to a text of another length than the damage explains.
+    /// A cut form, or one with a code too many, unpacks to nothing. A flipped bit gives nothing or
+    /// another text, and never a panic.
     #[test]
     fn damaged_bytes_are_refused_or_give_another_text() {
         let packed = pack(TEXT).unwrap();

@@ -1,13 +1,13 @@
-//! The packed form of PTX, which LZMA makes a quarter to a third as large as the text itself.
+//! The packed form of PTX. Its LZMA stream has a quarter to a third of the bytes of an LZMA stream of
+//! the PTX itself.
 //!
 //! In PTX nearly every instruction writes a register of its own: `%r118` stands in a few lines of one
 //! function, and then never again. LZMA finds no repetition in such numbers, though the same code has
-//! the same *pattern* of registers wherever it stands. So the packed form has one byte in the place of
-//! each numbered name, and apart from the text the numbers, written as their relations to earlier
-//! numbers:
+//! the same *pattern* of registers wherever it stands. So the packed form has one byte in place of each
+//! numbered name. The numbers follow the text, each written as its relation to earlier numbers:
 //!
 //! ```text
-//! length     u32, little endian: bytes of the text
+//! length     u32, little endian: bytes of the next part, `text`
 //! text       PTX in which the byte FIRST_NAME + i stands for a name that begins with PREFIXES[i].
 //!            Where the function of a label changes, the byte FUNCTION and the function's digits
 //!            stand before the byte of the label: "$L__BB12_" then begins labels
@@ -39,10 +39,10 @@ pub(crate) const DISTANT: u32 = 4;
 /// The code of the number that was used last.
 pub(crate) const USED: u32 = DISTANT + 1;
 
-/// Numbers above are left in the text.
+/// The largest number that is coded. Names with larger numbers stay in the text as they are.
 pub(crate) const LARGEST: u32 = u16::MAX as u32;
 
-/// What begins a function.
+/// The line that begins the body of a function.
 const BODY: &[u8] = b"\n{\n";
 
 /// The numbers of one prefix in a function.
@@ -126,8 +126,8 @@ pub(crate) fn unpack(packed: &[u8]) -> Option<Vec<u8>> {
     let (length, rest) = packed.split_first_chunk()?;
     let (text, mut codes) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
     let mut code = || leb128(&mut codes);
-    // Names are about a quarter of the unpacked text.
-    let mut unpacked = Vec::with_capacity(2 * text.len());
+    // Names are about a third of PTX, so PTX is about one and a half times as long as `text`.
+    let mut unpacked = Vec::with_capacity(text.len() + text.len() / 2);
     let mut numbers = Function::default();
     let mut function = Vec::new();
     let mut bytes = text.iter().copied().peekable();

@@ -1,4 +1,5 @@
-//! Which shaders devices run, asked of devices that compile shaders and run nothing.
+//! Tests of which entry points a call runs. The devices of these tests compile shaders and execute
+//! nothing: wgpu's backend `noop`.
 
 use std::collections::BTreeSet;
 
@@ -87,7 +88,8 @@ const BY_BUCKETS: [&str; 10] = [
     "sort_buckets",
 ];
 
-/// The entry points of all shaders, without those that only other forms of a shader need.
+/// The entry points of all shaders. The shaders `unique_part..` have the entry points of buckets too,
+/// which only `unique_whole..` runs: these are left out.
 fn entry_points() -> BTreeSet<String> {
     let of_shader = |shader: &Shader| {
         let module = naga::front::wgsl::parse_str(&shader.text(false)).expect("a shader");
