@@ -31,7 +31,7 @@ struct Params {
     max_spec_len: u32,
     // Rows to scan: requests, or draft tokens where it is for greedy requests.
     jobs: u32,
-    // Entries of a chunk, a multiple of 256.
+    // Entries of a chunk, a multiple of `SCAN_THREADS`.
     chunk: u32,
     // Chunks of a row.
     chunks: u32,
