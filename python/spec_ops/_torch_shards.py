@@ -77,9 +77,7 @@ def sample_sharded(
             raise ValueError("sample_sharded: `winners` knows neither top_k nor top_p")
         return _winners(logits, group, drawn, first_token, given)
     if way == "candidates":
-        if not isinstance(top_k, (int, torch.Tensor)) or (
-            isinstance(top_k, int) and not 1 <= top_k <= CANDIDATES
-        ):
+        if not isinstance(top_k, torch.Tensor) and not _is_small(top_k):
             raise ValueError(f"sample_sharded: `candidates` takes a top_k of 1 to {CANDIDATES}")
         filters = {"top_k": top_k, "top_p": top_p}
         tokens = _candidates(logits, group, drawn, first_token, given | filters)
@@ -99,8 +97,13 @@ def sample_sharded(
     return sample_logits(whole, *drawn, **given, **filters).tokens
 
 
+def _is_small(top_k: Any) -> bool:
+    """True if the 64 largest logits of each rank are enough."""
+    return isinstance(top_k, int) and 1 <= top_k <= CANDIDATES
+
+
 def _way(rows: int, top_k: Any, top_p: Any) -> str:
-    if isinstance(top_k, int) and 1 <= top_k <= CANDIDATES:
+    if _is_small(top_k):
         return "candidates"
     return "winners" if top_k is None and top_p is None and rows >= ROWS else "gather"
 

@@ -7,7 +7,8 @@ few numbers per row, and every rank gets the token of the whole row, to the bit.
 
 What needs whole rows is left to vLLM's method: log-probabilities, penalties and other processors,
 grammars, top-p without top-k, a top-k above 64, min-p with top-k. The log names each such reason once.
-Steps of fewer than 16 rows without top-k are left to it as well, since gathering them takes less time.
+Steps of fewer than 16 rows without top-k are left to vLLM's method as well, because there gathering
+logits takes less time than two collectives.
 
 Needs vLLM.
 """
@@ -117,7 +118,7 @@ class Shards:
             if runner.rejection_sampler.other_noise:
                 return None, "drafts are drawn on other noise"
         if asked & _TOP_K:
-            states = runner.sampler.sampling_states
+            states = sampler.sampling_states
             cut = states.top_k.np[slots] <= CANDIDATES
             if not (cut | (states.temperature.np[slots] == 0)).all():
                 return None, f"a sampled request has a top_k above {CANDIDATES}, or none beside one that has"

@@ -6,6 +6,7 @@
 import importlib
 import json
 import os
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,22 @@ def need_cuda(torch):
         if "cuda" in REQUIRED:
             raise RuntimeError("no GPU for torch")
         pytest.skip("no GPU for torch")
+
+
+def free_port():
+    """A port of this machine at which nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def on_ranks(run, ranks, *arguments):
+    """Calls `run(rank, *arguments, port, failures)` in a process for each rank. Ranks meet at the
+    port. What a rank puts into `failures` fails the test."""
+    processes = need("torch").multiprocessing
+    failures = processes.get_context("spawn").SimpleQueue()
+    processes.spawn(run, (*arguments, free_port(), failures), nprocs=ranks)
+    assert failures.empty(), failures.get()
 
 
 def full_name(dtype):

@@ -3,9 +3,8 @@
 Processes of `torch.distributed` on the CPU, by Gloo. `bench/sharded.py` runs it by NCCL.
 """
 
-import socket
-
 import pytest
+from conftest import free_port, on_ranks
 
 torch = pytest.importorskip("torch")
 if not torch.distributed.is_available():
@@ -114,13 +113,7 @@ def run_finishers(rank, size, port, failures):
 @pytest.mark.parametrize("of_rank", [run, run_finishers])
 @pytest.mark.parametrize("size", SPLITS)
 def test_ranks_choose_the_token_of_the_whole_row(size, of_rank):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    context = torch.multiprocessing.get_context("spawn")
-    failures = context.SimpleQueue()
-    torch.multiprocessing.spawn(of_rank, (size, port, failures), nprocs=size)
-    assert failures.empty(), failures.get()
+    on_ranks(of_rank, size, size)
 
 
 @pytest.mark.parametrize("behind, is_certain", [(1e-5, False), (1e-4, True)])
@@ -148,9 +141,7 @@ def test_nearly_equal_times_are_not_certain(behind, is_certain):
 def test_what_a_way_cannot_do_is_refused():
     logits, positions = torch.zeros(2, 8), torch.arange(2)
     way = spec_ops.torch.sample_sharded
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    address = f"tcp://127.0.0.1:{free_port()}"
     torch.distributed.init_process_group("gloo", init_method=address, rank=0, world_size=1)
     try:
         with pytest.raises(ValueError, match="neither top_k nor top_p"):

@@ -4,13 +4,12 @@ Processes of `torch.distributed` on the CPU, by Gloo.
 """
 
 import importlib.util
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import need
+from conftest import need, on_ranks
 
 torch = need("torch", whole_file=True)
 if not torch.distributed.is_available():
@@ -80,13 +79,7 @@ def run(rank, size, port, failures):
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_ranges_of_ranks_are_the_distinct_keys(size):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    context = torch.multiprocessing.get_context("spawn")
-    failures = context.SimpleQueue()
-    torch.multiprocessing.spawn(run, (size, port, failures), nprocs=size)
-    assert failures.empty(), failures.get()
+    on_ranks(run, size, size)
 
 
 @pytest.mark.parametrize(("world", "keys"), [("3", "30001"), ("2", "30003")])

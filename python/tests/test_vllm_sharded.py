@@ -5,10 +5,9 @@ whole engines of two ranks. Needs vLLM, as said there.
 """
 
 import os
-import socket
 from types import SimpleNamespace
 
-from conftest import need
+from conftest import need, on_ranks
 
 need("vllm", whole_file=True)
 torch = need("torch", whole_file=True)
@@ -117,10 +116,4 @@ def run(rank, port, failures):
 
 
 def test_ranks_draw_the_token_of_the_rows_that_vllm_gathers():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    context = torch.multiprocessing.get_context("spawn")
-    failures = context.SimpleQueue()
-    torch.multiprocessing.spawn(run, (port, failures), nprocs=RANKS)
-    assert failures.empty(), failures.get()
+    on_ranks(run, RANKS)

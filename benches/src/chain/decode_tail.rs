@@ -139,10 +139,25 @@ impl Texts {
     }
 }
 
+/// The requests of a step, and the tokens of the vocabulary.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
-    requests: usize,
-    vocab: usize,
+    pub(super) requests: usize,
+    pub(super) vocab: usize,
+}
+
+impl Shape {
+    pub(super) fn table() -> Vec<Shape> {
+        [1, 32, 256].map(|requests| Shape { requests, vocab: 128_256 }).into()
+    }
+
+    /// `words` is the smallest vocabulary.
+    pub(super) fn parse(fields: &mut Fields<'_>, words: usize) -> Result<Shape, ShapeError> {
+        Ok(Shape {
+            requests: fields.number("requests", 32, 1..=1 << 12)?,
+            vocab: fields.number("vocab", 128_256, words..=1 << 20)?,
+        })
+    }
 }
 
 /// adjust_logits with all penalties, sample_logits with a temperature, tree_verify of chains,
@@ -174,14 +189,11 @@ impl Chain for DecodeTail {
     type Shape = Shape;
 
     fn table() -> Vec<Shape> {
-        [1, 32, 256].map(|requests| Shape { requests, vocab: 128_256 }).into()
+        Shape::table()
     }
 
     fn parse(fields: &mut Fields<'_>) -> Result<Shape, ShapeError> {
-        Ok(Shape {
-            requests: fields.number("requests", 32, 1..=1 << 12)?,
-            vocab: fields.number("vocab", 128_256, 2..=1 << 20)?,
-        })
+        Shape::parse(fields, 2)
     }
 
     fn words(shape: &Shape) -> crate::Words {

@@ -12,7 +12,7 @@ use spec::{Buffer, DType, Handle, Ready, Result, Stream, TensorDesc};
 use spec_conformance::Tensor;
 
 use super::Chain;
-use super::decode_tail::{CAPACITY, DISTINCT, TEXT, Texts};
+use super::decode_tail::{CAPACITY, DISTINCT, Shape, TEXT, Texts};
 use crate::Goal;
 use crate::inputs::{random, seed};
 use crate::shape::{Fields, ShapeError};
@@ -30,17 +30,9 @@ const WORDS: usize = 64;
 /// Added to the logits of tokens below WORDS.
 const PREFERENCE: f32 = 30.0;
 
-#[derive(Clone, Copy)]
-pub(crate) struct Shape {
-    requests: usize,
-    vocab: usize,
-}
-
-impl Shape {
-    /// The number of packed rows: a root for each request, and the budget.
-    fn rows(&self) -> usize {
-        self.requests * (1 + BUDGET)
-    }
+/// The number of packed rows: a root for each request, and the budget.
+fn rows_of(shape: &Shape) -> usize {
+    shape.requests * (1 + BUDGET)
 }
 
 /// adjust_logits with all penalties, sample_logits with a temperature, tree_verify of trees,
@@ -83,14 +75,11 @@ impl Chain for DecodeTailTrees {
     type Shape = Shape;
 
     fn table() -> Vec<Shape> {
-        [1, 32, 256].map(|requests| Shape { requests, vocab: 128_256 }).into()
+        Shape::table()
     }
 
     fn parse(fields: &mut Fields<'_>) -> Result<Shape, ShapeError> {
-        Ok(Shape {
-            requests: fields.number("requests", 32, 1..=1 << 12)?,
-            vocab: fields.number("vocab", 128_256, WORDS..=1 << 20)?,
-        })
+        Shape::parse(fields, WORDS)
     }
 
     fn words(shape: &Shape) -> crate::Words {
@@ -113,12 +102,12 @@ impl Chain for DecodeTailTrees {
     /// The logits of all rows once, though some rows may be padding, and each text by the operators
     /// that read it.
     fn bytes(shape: &Shape) -> u64 {
-        (shape.rows() * shape.vocab * 2 + shape.requests * 2 * TEXT * 4) as u64
+        (rows_of(shape) * shape.vocab * 2 + shape.requests * 2 * TEXT * 4) as u64
     }
 
     fn upload(shape: &Shape, handle: &Handle) -> Result<Self> {
         let Shape { requests, vocab } = *shape;
-        let rows = shape.rows();
+        let rows = rows_of(shape);
         let ints = |len: usize| TensorDesc::new(DType::I32, [len]);
         let table = |columns: usize| TensorDesc::new(DType::I32, [requests, columns]);
         let shares = TensorDesc::new(DType::F32, [requests, CANDIDATES]);

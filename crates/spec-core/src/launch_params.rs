@@ -8,6 +8,8 @@
 //! the descriptions. So if two fields are swapped or a constant is changed on one side alone, a test
 //! fails, also on a machine without a GPU.
 
+use crate::DType;
+
 /// The parameter struct of a kernel and its constants, as the device must declare them.
 #[derive(Clone, Copy, Debug)]
 pub struct Description {
@@ -58,6 +60,15 @@ impl Value {
     pub const fn of_usize(value: usize) -> Self {
         assert!(value <= u32::MAX as usize, "a constant of a device has 32 bits");
         Value::U32(value as u32)
+    }
+}
+
+/// The code of a float type, for kernels and shaders that take several types.
+pub const fn float_code(dtype: DType) -> u32 {
+    match dtype {
+        DType::F16 => 1,
+        DType::BF16 => 2,
+        _ => 0,
     }
 }
 

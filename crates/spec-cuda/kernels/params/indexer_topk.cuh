@@ -5,8 +5,8 @@
 
 // The largest number of threads of a block by digits.
 enum : u32 { MAX_THREADS = 1024u };
-// By digits: scores of a tile that a thread holds while its scores of the next tile are loaded: 64
-// KB of f32 for a block, twice what is needed to hide the latency of memory.
+// By digits: scores of a tile that a thread holds while its scores of the next tile are loaded. The
+// two tiles of a block are 64 KB of f32, twice what is needed to hide the latency of memory.
 enum : u32 { OF_THREAD = 8u };
 // The largest number of threads of a block by a bound. In a task of few instructions, a warp spends
 // as much time on finding its part as on working on it, so few warps with many scores each are

@@ -12,7 +12,7 @@ use crate::archive::{Archive, archive};
 use crate::args::{IntegerRows, Integers, Rows};
 use crate::kernel::{Function, Shape};
 use crate::limits::Limits;
-use crate::ops::shared::float_code;
+use spec_core::launch_params::float_code;
 
 static KERNELS: Archive = archive!("adjust_logits");
 

@@ -88,8 +88,8 @@ launch_params! {
 
     /// The largest number of threads of a block by digits.
     const MAX_THREADS: u32 = 1024;
-    /// By digits: scores of a tile that a thread holds while its scores of the next tile are loaded:
-    /// 64 KB of f32 for a block, twice what is needed to hide the latency of memory.
+    /// By digits: scores of a tile that a thread holds while its scores of the next tile are loaded. The
+    /// two tiles of a block are 64 KB of f32, twice what is needed to hide the latency of memory.
     const OF_THREAD: usize = 8;
     /// The largest number of threads of a block by a bound. In a task of few instructions, a warp spends
     /// as much time on finding its part as on working on it, so few warps with many scores each are
@@ -469,8 +469,8 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
         if let Some(notes) = notes {
             (gathered.notes, gathered.positions) = (notes.notes, notes.positions);
         }
-        // SAFETY: `Blocks`, `ShortRows`, `Params` and `Gather` have the layouts of the kernels' structs; the
-        // buffers were checked against the plan. The first kernel and the one that chooses clamp
+        // SAFETY: `Blocks`, `ShortRows`, `Params` and `Gather` have the layouts of the kernels' structs;
+        // the buffers were checked against the plan. The first kernel and the one that chooses clamp
         // lengths and starts, which are data, to the plan's sizes, and a candidate has at most as
         // many covered columns as columns. The last kernel's blocks cover `rows` times `k` outputs;
         // it skips positions beyond a row, requests without a table and positions without a block.

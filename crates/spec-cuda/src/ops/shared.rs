@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
+use spec_core::launch_params::float_code;
 use spec_core::{DType, launch_params};
 
 use crate::shape;
@@ -11,20 +12,11 @@ launch_params! {
     /// devices run them, and only kernels that ask for them.
     const MAX_CLUSTER: u32 = shape::MAX_CLUSTER;
     /// The codes of float types, for kernels that take several types.
-    const F32: u32 = 0;
-    const F16: u32 = 1;
-    const BF16: u32 = 2;
+    const F32: u32 = float_code(DType::F32);
+    const F16: u32 = float_code(DType::F16);
+    const BF16: u32 = float_code(DType::BF16);
 }
 
 #[cfg(test)]
 pub(super) const HEADER: Header =
     Header { name: "shared", includes: &["common.cuh"], structs: &[CONSTANTS] };
-
-/// The code of a float type.
-pub(super) fn float_code(dtype: DType) -> u32 {
-    match dtype {
-        DType::F16 => F16,
-        DType::BF16 => BF16,
-        _ => F32,
-    }
-}

@@ -13,8 +13,8 @@ use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::Rows;
 use crate::kernel::{Function, Shape};
-use crate::ops::shared::float_code;
 use crate::shape;
+use spec_core::launch_params::float_code;
 
 static KERNELS: Archive = archive!("topk_router");
 static FLAT: Archive = archive!("topk_router_flat");

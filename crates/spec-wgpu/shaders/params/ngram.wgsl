@@ -3,7 +3,7 @@
 
 // The number of threads that search a block. A block is a multiple of this number.
 const SEARCH_THREADS = 256u;
-// 32-bit words of a request's state.
+// 32-bit words of the workspace for what one pass over a request hands on to the next.
 const STATE = 14u;
 // Bits of `form`: `requests` says which row each text has.
 const MAPPED = 1u;

@@ -5,7 +5,7 @@
 const SMALL = 64u;
 // The number of threads that scan a chunk. A chunk is a multiple of this number.
 const SCAN_THREADS = 256u;
-// 32-bit words of a request's state.
+// 32-bit words of the workspace for what one pass over a request hands on to the next.
 const STATE = 13u;
 // 32-bit words of a chunk's partial result.
 const PARTIAL = 5u;

@@ -3,9 +3,11 @@
 
 // Threads that go over a chunk. A chunk is a multiple of this number.
 const THREADS = 256u;
-// 32-bit words of a row's state.
+// 32-bit words of the workspace for what the passes over a row hand on: its options, bounds and
+// sums.
 const STATE = 64u;
-// 32-bit words of a row's weights by level.
+// 32-bit words of the workspace for a row's levels: how many logits each level has, and the sum of
+// their weights.
 const SPREAD = 3328u;
 // 32-bit words of the result of a chunk: a sum, or the number of entries that equal the bound.
 const PARTIAL = 2u;

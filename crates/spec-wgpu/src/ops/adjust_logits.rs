@@ -5,6 +5,7 @@ use bytemuck::{Pod, Zeroable};
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
 use spec_core::launch_params;
+use spec_core::launch_params::float_code;
 use spec_core::ops::AdjustLogits;
 use spec_core::ops::adjust_logits::{self, Buffers, MAX_THINK_TOKENS, Plan};
 use spec_core::{DType, Error, Kernel, Matrix, Result, Status, Stream, Supports, ViewMut};
@@ -125,7 +126,7 @@ impl Adjuster {
         let optional = |wanted: bool, entry, bindings: &[Access]| {
             wanted.then(|| program(entry, bindings)).transpose()
         };
-        let float = ("DTYPE", super::shared::float_code(plan.logits.dtype));
+        let float = ("DTYPE", float_code(plan.logits.dtype));
         let finish = [Write, Write, Read, Read, Read, Write];
         let reads = plan.penalises() || plan.no_repeat_ngram;
         let reading = [Write, Read, Read, Read, Read, Read, Read];

@@ -12,12 +12,12 @@ use spec_core::ops::indexer_topk::{Buffers, Pages, Plan};
 use spec_core::{Kernel, Matrix, Result, Status, Stream, Supports, ViewMut};
 
 use super::indexer_topk_blocks::{Arguments, Prologue, Scratch, noted, words};
-use super::shared::float_code;
 use crate::Wgpu;
 use crate::launch::Recorder;
 use crate::memory::Region;
 use crate::shader::Access::{Read, Write};
 use crate::shader::{Program, Shader, shader};
+use spec_core::launch_params::float_code;
 
 pub(super) static SHADER: Shader = shader!("indexer_topk");
 pub(super) static GATHER_SHADER: Shader = shader!("indexer_topk_gather");

@@ -9,12 +9,12 @@ use spec_core::launch_params;
 use spec_core::ops::indexer_topk::Plan;
 use spec_core::{DType, Matrix, Result, Vector};
 
-use super::shared::float_code;
 use crate::Wgpu;
 use crate::launch::Recorder;
 use crate::memory::Region;
 use crate::shader::Access::{Read, Write};
 use crate::shader::{Program, Shader, shader};
+use spec_core::launch_params::float_code;
 
 pub(super) static SHADER: Shader = shader!("indexer_topk_blocks");
 

@@ -97,7 +97,7 @@ launch_params! {
 
     /// The number of threads that search a block. A block is a multiple of this number.
     const SEARCH_THREADS: usize = 256;
-    /// 32-bit words of a request's state.
+    /// 32-bit words of the workspace for what one pass over a request hands on to the next.
     const STATE: u64 = 14;
     /// Bits of `form`: `requests` says which row each text has.
     pub(super) const MAPPED: u32 = 1;

@@ -6,6 +6,7 @@ use bytemuck::{Pod, Zeroable};
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
 use spec_core::launch_params;
+use spec_core::launch_params::float_code;
 
 use spec_core::ops::RejectionSample;
 use spec_core::ops::rejection_sample::{self, Acceptance, Buffers, Plan, Recovery};
@@ -182,7 +183,7 @@ impl Verifier {
         let compiled = |(pass, mode): (Pass, Mode)| {
             let (entry, bindings) = pass.entry();
             let constants = [
-                ("DTYPE", super::shared::float_code(plan.target.dtype)),
+                ("DTYPE", float_code(plan.target.dtype)),
                 ("MODE", mode as u32),
                 ("HAS_DRAFT", u32::from(draft.is_some())),
                 ("WHOLE", u32::from(whole)),
@@ -494,7 +495,7 @@ launch_params! {
     const SMALL: u64 = 64;
     /// The number of threads that scan a chunk. A chunk is a multiple of this number.
     const SCAN_THREADS: usize = 256;
-    /// 32-bit words of a request's state.
+    /// 32-bit words of the workspace for what one pass over a request hands on to the next.
     const STATE: u64 = 13;
     /// 32-bit words of a chunk's partial result.
     const PARTIAL: u64 = 5;

@@ -8,6 +8,7 @@ use bytemuck::{Pod, Zeroable};
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
 use spec_core::launch_params;
+use spec_core::launch_params::float_code;
 use spec_core::ops::SampleLogits;
 use spec_core::ops::sample_logits::{self, Buffers, Plan};
 use spec_core::race::GROUP;
@@ -97,10 +98,10 @@ unsafe impl Supports<SampleLogits> for Wgpu {
 
 impl Programs {
     fn new(gpu: &Wgpu, plan: &Plan, wide: u32) -> Result<Self> {
-        let stored = ("DTYPE", super::shared::float_code(plan.logits.dtype));
+        let stored = ("DTYPE", float_code(plan.logits.dtype));
         let copied = is_copied(plan);
         // A copy is f32.
-        let float = if copied { ("DTYPE", super::shared::float_code(DType::F32)) } else { stored };
+        let float = if copied { ("DTYPE", float_code(DType::F32)) } else { stored };
         let columns = ("COLUMNS", u32::from(copied));
         let read = [float, columns];
         let rows_wide = [float, columns, ("WIDE", wide)];
@@ -593,9 +594,10 @@ launch_params! {
 
     /// Threads that go over a chunk. A chunk is a multiple of this number.
     const THREADS: usize = 256;
-    /// 32-bit words of a row's state.
+    /// 32-bit words of the workspace for what the passes over a row hand on: its options, bounds and sums.
     const STATE: u64 = 64;
-    /// 32-bit words of a row's weights by level.
+    /// 32-bit words of the workspace for a row's levels: how many logits each level has, and the sum of
+    /// their weights.
     const SPREAD: u64 = 3328;
     /// 32-bit words of the result of a chunk: a sum, or the number of entries that equal the bound.
     const PARTIAL: u64 = 2;

@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
+use spec_core::launch_params::float_code;
 use spec_core::philox::Purpose;
 use spec_core::{DType, exact, flags, launch_params, race};
 
@@ -13,9 +14,9 @@ launch_params! {
     /// An offset, a length or a step does not fit its tensor, and was cut.
     const BAD_LENGTHS: u32 = flags::BAD_LENGTHS;
     /// The codes of float types.
-    const F32: u32 = 0;
-    const F16: u32 = 1;
-    const BF16: u32 = 2;
+    const F32: u32 = float_code(DType::F32);
+    const F16: u32 = float_code(DType::F16);
+    const BF16: u32 = float_code(DType::BF16);
     /// `exp` returns 0 for arguments below this one.
     const EXP_MIN: f32 = exact::EXP_MIN;
     /// The number of tokens whose noise is drawn together.
@@ -34,12 +35,3 @@ launch_params! {
 
 #[cfg(test)]
 pub(super) const HEADER: Header = Header { name: "shared", includes: &[], structs: &[CONSTANTS] };
-
-/// The code of a float type.
-pub(super) fn float_code(dtype: DType) -> u32 {
-    match dtype {
-        DType::F16 => F16,
-        DType::BF16 => BF16,
-        _ => F32,
-    }
-}

@@ -9,10 +9,10 @@ use spec_core::ops::topk_router::{Buffers, GroupScore, Masked, Plan, Scoring, Se
 use spec_core::options::unknown;
 use spec_core::{DType, Kernel, Result, Status, Stream, Supports, ViewMut, exact};
 
-use super::shared::float_code;
 use crate::Wgpu;
 use crate::shader::Access::{Read, Write};
 use crate::shader::{Program, Shader, shader};
+use spec_core::launch_params::float_code;
 
 pub(super) static SHADER: Shader = shader!("topk_router");
 
