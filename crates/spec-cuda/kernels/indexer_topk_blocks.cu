@@ -1,4 +1,4 @@
-// indexer_topk: kernels for rows in which not each score stands for a position, and for short rows.
+// indexer_topk: kernels for rows in which not each score stands for a position.
 //
 // * `pool`     writes the scores of blocks of neighbouring scores to the workspace. A warp reads 8
 //              vectors of 16 bytes for each lane, all in flight at once; lanes exchange maxima.
@@ -7,11 +7,9 @@
 // * `compact`  copies the scores and the positions of covered columns to the workspace, one behind
 //              the other. Each block of threads first counts the covered columns of the candidates
 //              before its own.
-// * `short_rows` chooses in a row of at most 2048 scores, where at most 32 are chosen by their scores:
-//              a block of 128 threads for each row. It also writes the blocks that are always chosen.
 //
-// After `pool`, `ranges` or `compact`, the kernels of indexer_topk.cu choose in the rows that these
-// kernels left, or `short_rows` does.
+// After these kernels, those of indexer_topk.cu choose in the rows that these kernels left; after
+// `pool`, also those of indexer_topk_row.cu.
 //
 // Bytes: `pool` reads each score once, and writes one f32 for each block. `compact` reads each
 // covered score once, and writes 8 bytes for it.
@@ -244,124 +242,6 @@ INLINE void compact(const Blocks<T>& p) {
     if (lane == 0) raise(p.flags, any);
 }
 
-// ---- short rows ------------------------------------------------------------------
-
-// Scores of each thread.
-constexpr u32 SHORT_ITEMS = SHORT_COLS / SHORT_THREADS;
-constexpr u32 SHORT_WORDS = SHORT_COLS / WARP;
-static_assert(SHORT_WORDS == 2 * WARP);
-
-// The bits of word `word` of a bitmap whose bits begin .. end are set.
-INLINE u32 bits_of(u32 word, u32 begin, u32 end) {
-    const u32 first = word * WARP;
-    if (end <= first || begin >= first + WARP || begin >= end) return 0;
-    const u32 low = ALL_LANES << (begin > first ? begin - first : 0);
-    const u32 high = end - first >= WARP ? ALL_LANES : (1u << (end - first)) - 1;
-    return low & high;
-}
-
-// Chooses the `room` largest of the keys of all threads, of which there are more: sets their bits.
-// A key is a score's sort key and the complement of its index, so all keys but 0 are distinct; a key
-// of 0 is no score.
-INLINE void choose_listed(const u64 (&keys)[SHORT_ITEMS], u32 room, u32* chosen) {
-    // At most `room` threads have keys that reach the bound.
-    __shared__ u64 list[SHORT_ROOM * SHORT_ITEMS];
-    __shared__ __align__(16) u64 maxima[SHORT_THREADS];
-    __shared__ u64 bound;
-    __shared__ u32 listed;
-    u64 own = 0;
-#pragma unroll
-    for (u32 a = 0; a < SHORT_ITEMS; a++) own = max(own, keys[a]);
-    maxima[threadIdx.x] = own;
-    if (threadIdx.x == 0) {
-        bound = 1;
-        listed = 0;
-    }
-    __syncthreads();
-    u32 rank = 0;
-#pragma unroll 8
-    for (u32 j = 0; j < SHORT_THREADS; j += 2) {
-        const ulonglong2 pair = *reinterpret_cast<const ulonglong2*>(maxima + j);
-        rank += (pair.x > own ? 1 : 0) + (pair.y > own ? 1 : 0);
-    }
-    if (own != 0 && rank == room - 1) bound = own;
-    __syncthreads();
-    const u64 least = bound;
-    if (own >= least) {
-#pragma unroll
-        for (u32 a = 0; a < SHORT_ITEMS; a++) {
-            if (keys[a] < least) continue;
-            const u32 at = atomicAdd(&listed, 1u);
-            // Always true: at least `room` threads have keys.
-            if (at < SHORT_ROOM * SHORT_ITEMS) list[at] = keys[a];
-        }
-    }
-    __syncthreads();
-    const u32 count = min(listed, SHORT_ROOM * SHORT_ITEMS);
-#pragma unroll 1
-    for (u32 i = threadIdx.x; i < count; i += SHORT_THREADS) {
-        u32 larger = 0;
-#pragma unroll 4
-        for (u32 j = 0; j < count; j++) larger += list[j] > list[i] ? 1 : 0;
-        const u32 index = ~static_cast<u32>(list[i]);
-        if (larger < room) atomicOr(&chosen[index / WARP], 1u << index % WARP);
-    }
-}
-
-template <typename T>
-INLINE void short_rows(const ShortRows<T>& p) {
-    __shared__ u32 chosen[SHORT_WORDS];
-    __shared__ u32 before[SHORT_WORDS];
-    const u64 row = blockIdx.x;
-    const Range range(p.starts, p.lengths, row, p.cols);
-    const u32 first = min(p.forced_first, range.length);
-    const u32 last = range.length - min(p.forced_last, range.length - first);
-    const u32 room = min(p.room, last - first);
-    const T* const scores = p.scores[row] + range.start;
-    u32 bits = threadIdx.x == 0 ? range.bits : 0;
-    u64 keys[SHORT_ITEMS];
-#pragma unroll
-    for (u32 a = 0; a < SHORT_ITEMS; a++) {
-        const u32 i = a * SHORT_THREADS + threadIdx.x;
-        keys[a] = 0;
-        if (i < range.length) {
-            const float x = to_f32(scores[i]);
-            if (x != x) bits |= NON_FINITE;
-            const u64 key = static_cast<u64>(exact::sort_key(x)) << 32 | static_cast<u32>(~i);
-            if (i >= first && i < last) keys[a] = key;
-        }
-    }
-    if (threadIdx.x < SHORT_WORDS) {
-        // Blocks that are always chosen, and all others if there are not more than may be chosen.
-        const bool all = room == last - first;
-        chosen[threadIdx.x] = bits_of(threadIdx.x, 0, all ? range.length : first) |
-                              bits_of(threadIdx.x, last, range.length);
-    }
-    __syncthreads();
-    if (room > 0 && room < last - first) choose_listed(keys, room, chosen);
-    __syncthreads();
-    if (threadIdx.x < WARP) {
-        const u32 own = __popc(chosen[2 * threadIdx.x]);
-        const u32 next = __popc(chosen[2 * threadIdx.x + 1]);
-        const u32 through = warp_inclusive_sum(own + next);
-        before[2 * threadIdx.x] = through - own - next;
-        before[2 * threadIdx.x + 1] = through - next;
-    }
-    __syncthreads();
-#pragma unroll
-    for (u32 a = 0; a < SHORT_ITEMS; a++) {
-        const u32 i = a * SHORT_THREADS + threadIdx.x;
-        const u32 word = chosen[i / WARP];
-        if ((word >> i % WARP & 1) == 0) continue;
-        const u32 place = before[i / WARP] + __popc(word & ((1u << i % WARP) - 1));
-        if (place < p.k) p.indices.set(row, place, static_cast<i32>(i));
-    }
-    const u32 count = first + room + (range.length - last);
-    for (u32 i = count + threadIdx.x; i < p.k; i += SHORT_THREADS) p.indices.set(row, i, -1);
-    const u32 any = __reduce_or_sync(ALL_LANES, bits);
-    if (lane_id() == 0) raise(p.flags, any);
-}
-
 SPEC_KERNEL(indexer_topk_ranges, ranges, Blocks<float>, THREADS)
 SPEC_KERNEL_BLOCKS(indexer_topk_pool_f32, pool<float>, Blocks<float>, THREADS, 4)
 SPEC_KERNEL_BLOCKS(indexer_topk_pool_f16, pool<f16>, Blocks<f16>, THREADS, 4)
@@ -369,6 +249,3 @@ SPEC_KERNEL_BLOCKS(indexer_topk_pool_bf16, pool<bf16>, Blocks<bf16>, THREADS, 4)
 SPEC_KERNEL_BLOCKS(indexer_topk_compact_f32, compact<float>, Blocks<float>, THREADS, 4)
 SPEC_KERNEL_BLOCKS(indexer_topk_compact_f16, compact<f16>, Blocks<f16>, THREADS, 4)
 SPEC_KERNEL_BLOCKS(indexer_topk_compact_bf16, compact<bf16>, Blocks<bf16>, THREADS, 4)
-SPEC_KERNEL(indexer_topk_short_f32, short_rows<float>, ShortRows<float>, SHORT_THREADS)
-SPEC_KERNEL(indexer_topk_short_f16, short_rows<f16>, ShortRows<f16>, SHORT_THREADS)
-SPEC_KERNEL(indexer_topk_short_bf16, short_rows<bf16>, ShortRows<bf16>, SHORT_THREADS)

@@ -13,37 +13,8 @@
 // Bytes: each index, value and slot once, and a sector of 32 bytes of scores for each index. For 64
 // rows of 2048 positions these are 1.6 MB and 4.2 MB, 1.3 us at 4.6 TB/s, which is less than a
 // launch takes.
+#include "indexer_topk_outputs.cuh"
 #include "params/indexer_topk_gather.cuh"
-
-// The slot of a position; -1, with a flag, if the table has no block for the position.
-template <typename T>
-INLINE i32 slot_of(const Gather<T>& p, const i32* blocks, u32 position, u32& bits) {
-    const u32 at = position / p.block_size;
-    const i64 block = at < p.blocks ? blocks[at] : -1;
-    const i64 slot = block * p.block_size + position % p.block_size;
-    if (block >= 0 && slot < 1ll << 31) return static_cast<i32>(slot);
-    bits |= OUT_OF_RANGE;
-    return -1;
-}
-
-template <typename T>
-INLINE void put_value(const Gather<T>& p, u32 row, u32 i, float x) {
-    p.values[row][i] = x == x ? x : negative_infinity();
-}
-
-// Writes the slot of a position. An output after the last position has none.
-template <typename T>
-INLINE void put_slot(const Gather<T>& p, u32 row, u32 i, u32 position, bool is_position,
-                     u32& bits) {
-    const i64 request = p.requests == nullptr ? row : p.requests[row];
-    i32 slot = -1;
-    if (request < 0 || request >= p.tables) {
-        bits |= BAD_LENGTHS;
-    } else if (is_position) {
-        slot = slot_of(p, p.block_table[request], position, bits);
-    }
-    p.slots[row][i] = slot;
-}
 
 template <typename T>
 INLINE void gather(const Gather<T>& p) {

@@ -1,6 +1,7 @@
 //! Host side of `kernels/indexer_topk.cu`, and of `kernels/indexer_topk_gather.cu`, which follows
 //! where values or slots are asked for. The kernels of `kernels/indexer_topk_blocks.cu` come first
-//! where not each score of a row stands for a position; one of them chooses in short rows.
+//! where not each score of a row stands for a position. Rows whose keys a block holds in
+//! shared memory have a kernel of their own: [`indexer_topk_row`](whole_row).
 //!
 //! The maxima of groups of a part of the row give a bound for the scores that are worth listing, as
 //! in Dr. Top-k (Gaihre et al., 2021). By digits, candidates are the scores above a rising bound, as
@@ -15,7 +16,8 @@ use spec_core::ops::IndexerTopk;
 use spec_core::ops::indexer_topk::{Buffers, Pages, Plan};
 use spec_core::{DType, Kernel, Matrix, Result, Stream, Supports, ViewMut, launch_params};
 
-use super::indexer_topk_blocks::{self as blocks, Arguments, Prologue, grid};
+use super::indexer_topk_blocks::{Arguments, Prologue, grid};
+use super::indexer_topk_row as whole_row;
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{IntegerRows, Integers, Rows};
@@ -175,8 +177,7 @@ struct Prepared {
 struct Choice {
     function: Function,
     shape: Shape,
-    /// `None` for the kernel for short rows.
-    team: Option<Team>,
+    team: Team,
 }
 
 /// The blocks that own a row, and the sizes of the arrays in the shared memory of each block.
@@ -308,10 +309,6 @@ impl Cuda {
     /// The kernel that chooses among the scores of `plan`.
     fn choice(&self, plan: &Plan) -> Result<Choice> {
         let rows = plan.scores.rows;
-        if blocks::has_short_rows(plan) {
-            let (function, shape) = blocks::short_rows(self, rows, plan.scores.dtype)?;
-            return Ok(Choice { function, shape, team: None });
-        }
         let limits = self.limits();
         let memory = limits.shared - FIXED_SHARED;
         // The teams choose among all scores: `k` is what the blocks that are always chosen leave.
@@ -324,19 +321,20 @@ impl Cuda {
             let blocks = grid(self, rows, rows.saturating_mul(team.blocks as usize))?;
             Ok((function, team.shape(blocks), team))
         })?;
-        Ok(Choice { function, shape, team: Some(team) })
+        Ok(Choice { function, shape, team })
     }
 }
 
 // SAFETY: the kernels access only the memory that the plan describes, whatever the data.
 unsafe impl Supports<IndexerTopk> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<IndexerTopk>>> {
+        if whole_row::fits(plan) {
+            return Ok(Box::new(whole_row::Prepared::new(self, plan)?));
+        }
         let prologue = Prologue::new(self, plan)?;
         let chosen = prologue.as_ref().map_or_else(|| plan.clone(), |p| p.chosen_from(plan));
-        let has_short_rows = blocks::has_short_rows(plan);
-        let choice =
-            (plan.room() > 0 || has_short_rows).then(|| self.choice(&chosen)).transpose()?;
-        let is_finished = plan.candidates.is_some() || plan.blocks.forced() > 0 && !has_short_rows;
+        let choice = (plan.room() > 0).then(|| self.choice(&chosen)).transpose()?;
+        let is_finished = plan.candidates.is_some() || plan.blocks.forced() > 0;
         let is_gathered = plan.values.is_some() || plan.pages.is_some();
         let gather = (is_gathered || is_finished).then(|| {
             let kernel = if is_finished { "finish" } else { "gather" };
@@ -446,13 +444,7 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
             if prologue.is_copied() {
                 (given.scores, cols) = (prologue.scores(*written), plan.items());
             }
-            let has_short_rows = self.choice.as_ref().is_some_and(|choice| choice.team.is_none());
-            (given.starts, given.lengths) = match has_short_rows {
-                // The kernel for short rows takes whole rows, and knows the blocks that are always
-                // chosen.
-                true => (Integers { data: 0, wide: 0 }, written.counts()),
-                false => (written.starts(), written.lengths()),
-            };
+            (given.starts, given.lengths) = (written.starts(), written.lengths());
         }
         let rows = |argument, matrix: Option<Matrix>| match matrix {
             Some(matrix) => cuda.rows(argument, &matrix),
@@ -469,7 +461,7 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
         if let Some(notes) = notes {
             (gathered.notes, gathered.positions) = (notes.notes, notes.positions);
         }
-        // SAFETY: `Blocks`, `ShortRows`, `Params` and `Gather` have the layouts of the kernels' structs;
+        // SAFETY: `Blocks`, `Params` and `Gather` have the layouts of the kernels' structs;
         // the buffers were checked against the plan. The first kernel and the one that chooses clamp
         // lengths and starts, which are data, to the plan's sizes, and a candidate has at most as
         // many covered columns as columns. The last kernel's blocks cover `rows` times `k` outputs;
@@ -479,22 +471,12 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
             if let Some((_, (_, (function, shape, params)))) = &first {
                 queue.launch(function, *shape, params)?;
             }
-            match &self.choice {
-                Some(Choice { function, shape, team: Some(team) }) => {
-                    let params = self.team_params(team, &given, indices, cols);
-                    match first {
-                        Some(_) => queue.launch_next(function, *shape, &params)?,
-                        None => queue.launch(function, *shape, &params)?,
-                    }
+            if let Some(Choice { function, shape, team }) = &self.choice {
+                let params = self.team_params(team, &given, indices, cols);
+                match first {
+                    Some(_) => queue.launch_next(function, *shape, &params)?,
+                    None => queue.launch(function, *shape, &params)?,
                 }
-                Some(Choice { function, shape, team: None }) => {
-                    let params = blocks::short_row_params(plan, &given, indices, cols);
-                    match first {
-                        Some(_) => queue.launch_next(function, *shape, &params)?,
-                        None => queue.launch(function, *shape, &params)?,
-                    }
-                }
-                None => {}
             }
             match &self.gather {
                 Some((gather, shape)) => queue.launch_next(gather, *shape, &gathered),

@@ -1,14 +1,15 @@
 //! Host side of `kernels/indexer_topk_blocks.cu`: the kernels of `indexer_topk` that run before a
-//! row is chosen from, and the kernel that chooses in short rows.
+//! row is chosen from.
 
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
 use spec_core::ops::indexer_topk::Plan;
 use spec_core::{DType, Error, Matrix, Result, Status, Vector, launch_params};
 
+use super::indexer_topk_row as whole_row;
 use crate::Cuda;
 use crate::archive::{Archive, archive};
-use crate::args::{IntegerRows, Integers, Rows};
+use crate::args::{Integers, Rows};
 use crate::kernel::{Function, Shape};
 
 static KERNELS: Archive = archive!("indexer_topk_blocks");
@@ -66,46 +67,9 @@ launch_params! {
     const VECTORS: usize = 8;
 }
 
-launch_params! {
-    /// The parameters of the kernels that choose in short rows. `T` is the type of the scores.
-    pub(super) struct ShortRows<T> {
-        /// Scores, [rows, cols].
-        scores: Rows as "Rows<const T>",
-        /// The number of scores of each row, [rows]; null: all from `starts` on.
-        lengths: Integers,
-        /// The column of the first score of each row, [rows]; null: column 0.
-        starts: Integers,
-        /// The positions of the chosen scores, counted from `starts`, followed by -1, [rows, k].
-        indices: IntegerRows,
-        /// One word of flags, or null.
-        flags: u64 as "u32*",
-        /// The number of columns of `scores`.
-        cols: u32,
-        /// The number of positions of a row.
-        k: u32,
-        /// How many positions are chosen by their scores, if there are enough.
-        room: u32,
-        /// How many of the first positions are always chosen.
-        forced_first: u32,
-        /// How many of the last positions are always chosen.
-        forced_last: u32,
-        reserved: u32,
-    }
-
-    /// Threads that choose in a short row.
-    const SHORT_THREADS: u32 = 128;
-    /// The largest number of scores of a short row.
-    const SHORT_COLS: usize = 2048;
-    /// The largest number of scores of a short row that are chosen by their values.
-    const SHORT_ROOM: usize = 32;
-}
-
 #[cfg(test)]
-pub(super) const HEADER: Header = Header {
-    name: "indexer_topk_blocks",
-    includes: &["ids.cuh"],
-    structs: &[Blocks::DESCRIPTION, ShortRows::DESCRIPTION],
-};
+pub(super) const HEADER: Header =
+    Header { name: "indexer_topk_blocks", includes: &["ids.cuh"], structs: &[Blocks::DESCRIPTION] };
 
 /// The arguments of a call that these kernels read.
 pub(super) struct Arguments {
@@ -159,12 +123,13 @@ pub(super) struct Prologue {
 
 impl Prologue {
     /// `None` where each score of a row stands for a position that is chosen by its score, and for
-    /// short rows whose kernel needs no other before it.
+    /// whole rows, whose kernel needs no other before it.
     pub(super) fn new(cuda: &Cuda, plan: &Plan) -> Result<Option<Self>> {
         let (rows, cols, dtype) = (plan.scores.rows, plan.scores.cols, plan.scores.dtype);
         let blocks = plan.blocks;
         let has_positions = plan.candidates.is_some();
-        if !has_positions && blocks.pool == 1 && (blocks.forced() == 0 || has_short_rows(plan)) {
+        let is_direct = !has_positions && blocks.forced() == 0 || whole_row::fits(plan);
+        if blocks.pool == 1 && is_direct {
             return Ok(None);
         }
         let (name, parts) = match plan.candidates {
@@ -270,37 +235,4 @@ pub(super) fn grid(cuda: &Cuda, rows: usize, blocks: usize) -> Result<u32> {
         let words = format!("{rows} rows are more than a grid holds");
         Error::device(cuda.device(), Status::NotImplemented, words)
     })
-}
-
-/// Whether the kernel for short rows chooses.
-pub(super) fn has_short_rows(plan: &Plan) -> bool {
-    plan.items() <= SHORT_COLS && plan.room() <= SHORT_ROOM
-}
-
-/// The kernel that chooses in short rows of scores of this type.
-pub(super) fn short_rows(cuda: &Cuda, rows: usize, dtype: DType) -> Result<(Function, Shape)> {
-    let function = cuda.function(&KERNELS, &format!("indexer_topk_short_{dtype}"))?;
-    Ok((function, Shape::new(grid(cuda, rows, rows)?, SHORT_THREADS)))
-}
-
-/// The parameters of that kernel.
-pub(super) fn short_row_params(
-    plan: &Plan,
-    arguments: &Arguments,
-    indices: IntegerRows,
-    cols: usize,
-) -> ShortRows {
-    ShortRows {
-        scores: arguments.scores,
-        lengths: arguments.lengths,
-        starts: arguments.starts,
-        indices,
-        flags: arguments.flags,
-        cols: cols as u32,
-        k: plan.k as u32,
-        room: plan.room() as u32,
-        forced_first: plan.blocks.forced_first as u32,
-        forced_last: plan.blocks.forced_last as u32,
-        reserved: 0,
-    }
 }

@@ -37,6 +37,7 @@
 //!   in the descriptor, since two streams may run one descriptor at the same time.
 
 mod indexer_topk_blocks;
+mod indexer_topk_row;
 mod moe_align_layout;
 mod ngram;
 mod race;
@@ -60,9 +61,10 @@ mod tests {
     use crate::shape::WARP;
 
     /// Headers of further kernels, beside the header that each operator has.
-    const FURTHER: [Header; 8] = [
+    const FURTHER: [Header; 9] = [
         indexer_topk::GATHER_HEADER,
         indexer_topk_blocks::HEADER,
+        indexer_topk_row::HEADER,
         moe_align_layout::HEADER,
         ngram::SEARCH_HEADER,
         race::HEADER,

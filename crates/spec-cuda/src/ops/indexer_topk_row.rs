@@ -1,0 +1,233 @@
+//! Host side of `kernels/indexer_topk_row.cu`: the kernel that does all of `indexer_topk` in rows
+//! whose keys a block holds in shared memory, after `pool` where these are the scores of blocks.
+
+#[cfg(test)]
+use spec_conformance::launch_params::Header;
+use spec_core::ops::IndexerTopk;
+use spec_core::ops::indexer_topk::{Buffers, Plan};
+use spec_core::{DType, Kernel, Matrix, Result, Stream, Vector, ViewMut, launch_params};
+
+use super::indexer_topk_blocks::{Arguments, Prologue, grid};
+use crate::Cuda;
+use crate::archive::{Archive, archive};
+use crate::args::{IntegerRows, Integers, Rows};
+use crate::kernel::{Function, Shape};
+use crate::shape::WARP;
+
+static KERNELS: Archive = archive!("indexer_topk_row");
+
+/// The smallest number of threads of a block, which clear and search the bins.
+const MIN_THREADS: u32 = 256;
+/// The largest number of columns of a row; and of a row in calls of more than `FEW_ROWS` rows, since
+/// a bound is faster there: of 1024 rows of 16,384 scores on an H100, it chooses in 80.5 us, and the
+/// kernel of this file in 88.9.
+const MAX_COLS: usize = 1 << 14;
+const MAX_COLS_OF_MANY: usize = 1 << 13;
+const FEW_ROWS: usize = 256;
+
+launch_params! {
+    /// The parameters of the kernels that keep the keys of a row in shared memory. `T` is the type of the scores.
+    struct WholeRows<T> {
+        /// Scores, [rows, cols].
+        scores: Rows as "Rows<const T>",
+        /// The number of scores, or of positions, of each row, [rows]; null: all.
+        lengths: Integers,
+        /// The column of the first score of each row, [rows]; null: column 0.
+        starts: Integers,
+        /// Candidates, [rows, cols / block], or null.
+        candidates: Rows as "Rows<const i32>",
+        /// The chosen positions, counted from `starts`, followed by -1, [rows, k].
+        indices: IntegerRows,
+        /// The scores at the chosen positions, [rows, k], or null.
+        values: Rows as "Rows<float>",
+        /// The slots of the chosen positions, [rows, k], or null.
+        slots: Rows as "Rows<i32>",
+        /// The cache blocks of each request, [tables, blocks].
+        block_table: Rows as "Rows<const i32>",
+        /// The request of each row, which is the number of its table, [rows]; null: row i has table
+        /// i.
+        requests: u64 as "const i32*",
+        /// One word of flags, or null.
+        flags: u64 as "u32*",
+        /// The number of columns of `scores`.
+        cols: u32,
+        /// The number of positions of a row.
+        k: u32,
+        /// The number of keys for which shared memory has room, a multiple of 32.
+        room: u32,
+        /// How many of the first positions are always chosen.
+        forced_first: u32,
+        /// How many of the last positions are always chosen.
+        forced_last: u32,
+        /// The number of positions of a candidate, and 2^31 divided by this number, rounded up.
+        block: u32,
+        per_block: u32,
+        /// The last candidate whose positions an i32 holds.
+        last_candidate: u32,
+        /// The number of tables.
+        tables: u32,
+        /// The number of cache blocks of a table.
+        blocks: u32,
+        /// The number of positions in a cache block.
+        block_size: u32,
+        reserved: u32,
+    }
+
+    /// The largest number of threads of a block.
+    const MAX_THREADS: u32 = 1024;
+}
+
+#[cfg(test)]
+pub(super) const HEADER: Header =
+    Header { name: "indexer_topk_row", includes: &["ids.cuh"], structs: &[WholeRows::DESCRIPTION] };
+
+/// Whether the shared memory of a block holds the keys of a row, or of its blocks.
+pub(super) fn fits(plan: &Plan) -> bool {
+    let is_few = plan.scores.rows <= FEW_ROWS || plan.candidates.is_some();
+    plan.items() <= if is_few { MAX_COLS } else { MAX_COLS_OF_MANY }
+}
+
+/// The kernels of a plan that [`fits`].
+pub(super) struct Prepared {
+    cuda: Cuda,
+    plan: Plan,
+    prologue: Option<Prologue>,
+    function: Function,
+    shape: Shape,
+    /// Keys for which shared memory has room.
+    room: u32,
+}
+
+/// The threads of a block. Where several blocks run on a multiprocessor, fewer threads with more
+/// scores each are faster: of 1024 rows of 4096 scores on an H100, 256 threads choose in 21.1 us, 512
+/// in 27.5 and 1024 in 45.9. Of 64 such rows, 512 threads choose in 5.9 us, 1024 in 6.4 and 256 in 7.2.
+fn threads(plan: &Plan, multiprocessors: u32) -> u32 {
+    let is_alone = plan.scores.rows <= multiprocessors as usize;
+    let items = if is_alone { 8 } else { 16 };
+    let threads = plan.items().div_ceil(items).next_power_of_two() as u32;
+    threads.clamp(MIN_THREADS, MAX_THREADS)
+}
+
+impl Prepared {
+    pub(super) fn new(cuda: &Cuda, plan: &Plan) -> Result<Self> {
+        let prologue = Prologue::new(cuda, plan)?;
+        let dtype = if prologue.is_some() { DType::F32 } else { plan.scores.dtype };
+        let rows = plan.scores.rows;
+        let threads = threads(plan, cuda.limits().multiprocessors);
+        let room = plan.items().next_multiple_of(WARP as usize);
+        // Keys, two bits for each, and the chosen columns as u16.
+        let shared = room * 4 + room / 4 + plan.k * 2;
+        Ok(Prepared {
+            function: cuda.function(&KERNELS, &format!("indexer_topk_row_{dtype}"))?,
+            shape: Shape::new(grid(cuda, rows, rows)?, threads).shared(shared as u32),
+            room: room as u32,
+            prologue,
+            plan: plan.clone(),
+            cuda: cuda.clone(),
+        })
+    }
+}
+
+// SAFETY: the kernels access only the memory that the plan describes, whatever the data.
+unsafe impl Kernel<IndexerTopk> for Prepared {
+    fn workspace_size(&self) -> usize {
+        let rows = self.plan.scores.rows;
+        self.prologue.as_ref().map_or(0, |prologue| prologue.workspace_size(rows))
+    }
+
+    unsafe fn launch(
+        &self,
+        workspace: ViewMut<'_>,
+        buffers: Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
+        let Prepared { cuda, plan, .. } = self;
+        let integers = |vector: Option<Vector>| vector.map_or(DType::I32, |vector| vector.dtype);
+        let rows = |argument, matrix: Option<Matrix>| match matrix {
+            Some(matrix) => cuda.rows(argument, &matrix),
+            None => Ok(Rows::ABSENT),
+        };
+        let mut given = Arguments {
+            scores: cuda.rows(buffers.scores, &plan.scores)?,
+            lengths: cuda.integers(buffers.lengths, integers(plan.lengths))?,
+            starts: cuda.integers(buffers.starts, integers(plan.starts))?,
+            candidates: match &plan.candidates {
+                Some(candidates) => cuda.rows(buffers.candidates, &candidates.matrix)?,
+                None => Rows::ABSENT,
+            },
+            flags: cuda.pointer(buffers.flags)?,
+        };
+        let workspace = cuda.workspace(workspace, self.workspace_size())?;
+        let first = self.prologue.as_ref().map(|prologue| {
+            let (notes, launch) = prologue.launch(plan, &given, workspace);
+            given.scores = prologue.scores(notes);
+            given.lengths = notes.counts();
+            given.starts = Integers { data: 0, wide: 0 };
+            launch
+        });
+        let block = plan.candidates.as_ref().map_or(1, |candidates| candidates.block as u32);
+        let mut params = WholeRows {
+            scores: given.scores,
+            lengths: given.lengths,
+            starts: given.starts,
+            candidates: given.candidates,
+            indices: cuda.integer_rows(buffers.indices, &plan.indices)?,
+            values: rows(buffers.values, plan.values)?,
+            slots: Rows::ABSENT,
+            block_table: Rows::ABSENT,
+            requests: 0,
+            flags: given.flags,
+            cols: plan.items() as u32,
+            k: plan.k as u32,
+            room: self.room,
+            forced_first: plan.blocks.forced_first as u32,
+            forced_last: plan.blocks.forced_last as u32,
+            block,
+            per_block: (1_u32 << 31).div_ceil(block),
+            last_candidate: (1_u32 << 31) / block - 1,
+            tables: 0,
+            blocks: 0,
+            block_size: 1,
+            reserved: 0,
+        };
+        // The kernel reads the table and the requests only if slots are asked for.
+        if let Some(pages) = plan.pages {
+            params.slots = cuda.rows(buffers.slots, &pages.slots)?;
+            params.block_table = cuda.rows(buffers.block_table, &pages.block_table)?;
+            params.requests = cuda.pointer(buffers.requests)?;
+            params.tables = pages.block_table.rows as u32;
+            params.blocks = pages.block_table.cols as u32;
+            params.block_size = pages.block_size as u32;
+        }
+        // SAFETY: `Blocks` and `WholeRows` have the layouts of the kernels' structs; the buffers
+        // were checked against the plan. Both kernels clamp lengths and starts, which are data, to
+        // the plan's sizes. A block of threads has a row, and shared memory room for its columns. It
+        // skips requests without a table and positions without a block. The second kernel waits for
+        // the first (`follow`).
+        cuda.enqueue(stream, |queue| unsafe {
+            match first {
+                Some((function, shape, blocks)) => {
+                    queue.launch(function, shape, &blocks)?;
+                    queue.launch_next(&self.function, self.shape, &params)
+                }
+                None => queue.launch(&self.function, self.shape, &params),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_divided_by_a_product() {
+        for block in 1..=1024_u32 {
+            let per_block = u64::from((1_u32 << 31).div_ceil(block));
+            for column in 0..MAX_COLS as u32 {
+                let place = (u64::from(column) * per_block >> 31) as u32;
+                assert_eq!(place, column / block, "{column} of blocks of {block}");
+            }
+        }
+    }
+}
