@@ -16,6 +16,7 @@ import with_cupy
 import with_flashinfer
 import with_numpy
 import with_polars
+import with_sglang
 import with_torch
 import with_triton
 from common import main
@@ -26,6 +27,7 @@ if __name__ == "__main__":
         with_torch.peer,
         with_triton.peer,
         *with_flashinfer.peers,
+        *with_sglang.peers,
         with_cupy.peer,
         with_cub.peer,
         with_numpy.peer,

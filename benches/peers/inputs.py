@@ -156,6 +156,28 @@ class Slots:
             assert (after[slots[r]] == wanted).all() and (fetch_slots[r, n:] == -1).all()
         return "numpy, every element"
 
+    def order(self):
+        """Slots by their last use, the oldest first, as engines keep them instead of ages."""
+        return self.used.argsort(axis=1, kind="stable")
+
+    def check_in_order(self, slots, positions, fetch_slots, fetches, resident, order):
+        """As `check`, where the slots that misses take are in the order of last use, and the order
+        is a state of its own: slots that stay, then slots that were taken, then hits."""
+        for r, (wanted, before) in enumerate(zip(self.wanted, self.order())):
+            hit = np.isin(wanted, self.resident[r])
+            holds = np.isin(self.resident[r][before], wanted)
+            misses, free, n = wanted[~hit], before[~holds], int((~hit).sum())
+            after = self.resident[r].copy()
+            after[free[:n]] = misses
+            assert fetches[r] == n and (positions[r, :n] == misses).all()
+            assert (fetch_slots[r, :n] == free[:n]).all(), "other slots are taken"
+            assert (resident[r] == after).all() and (after[slots[r]] == wanted).all()
+            assert len(np.unique(slots[r])) == len(wanted), "a slot is given twice"
+            assert (self.resident[r][slots[r][hit]] == wanted[hit]).all(), "a hit has moved"
+            expected = np.concatenate([free[n:], free[:n], before[holds]])
+            assert (order[r] == expected).all(), "another order"
+        return "numpy, every element"
+
 
 def experts(row):
     """A router's picks `[tokens, k]`, i32, and how many experts there are."""
@@ -225,7 +247,7 @@ class DraftTrees:
     WIDTH = 64
 
     def __init__(self, row):
-        self.tokens, self.shares = load(row, "candidates"), load(row, "shares")
+        self.row, self.tokens, self.shares = row, load(row, "candidates"), load(row, "shares")
         self.batch, self.candidates = self.tokens.shape
         words = row.kind.split(" ")
         self.chain, self.drafts = words[0] == "chains", int(words[2])
@@ -236,8 +258,8 @@ class DraftTrees:
             self.parents = np.broadcast_to(np.arange(self.candidates), self.tokens.shape)
         self.bytes = row.memory
 
-    def survivals(self):
-        survivals = np.ones((self.batch, self.candidates + 1))
+    def survivals(self, dtype=None):
+        survivals = np.ones((self.batch, self.candidates + 1), dtype)
         for j in range(self.candidates):
             above = np.take_along_axis(survivals, self.parents[:, j : j + 1], 1)[:, 0]
             survivals[:, j + 1] = above * self.shares[:, j]
@@ -251,6 +273,31 @@ class DraftTrees:
         expected = (best >= floor).sum(1)
         assert kept.sum() == self.budget and abs(kept - expected).sum() <= 2, "other drafts"
         return "survivals in numpy, the number of drafts of each request"
+
+    def check_trees(self, picked, tokens, masks, positions, first_child, next_sibling):
+        """Trees without a budget: the candidates that each request keeps, and by node, of which the
+        first is the root: tokens, what a node sees, positions, links."""
+        survivals, starts = self.survivals(np.float32), load(self.row, "starts")
+        for r, (own, parents) in enumerate(zip(picked, self.parents)):
+            best = np.sort(survivals[r])[-self.drafts :]
+            assert (np.diff(own) > 0).all() and (np.sort(survivals[r, own]) == best).all()
+            assert (tokens[r, 1:] == self.tokens[r, own]).all(), "other tokens"
+            node_of = {0: 0} | {candidate + 1: node for node, candidate in enumerate(own, 1)}
+            sees, depths = np.eye(self.drafts + 1, dtype=bool), [0]
+            children = {node: [] for node in node_of.values()}
+            for node, candidate in enumerate(own, 1):
+                above = node_of[parents[candidate]]
+                sees[node] |= sees[above]
+                depths.append(depths[above] + 1)
+                children[above].append(node)
+            assert (masks[r] == sees).all(), "another mask"
+            assert (positions[r] == starts[r] + depths).all(), "other positions"
+            first, following = np.full((2, self.drafts + 1), -1)
+            for node, below in children.items():
+                first[node] = below[0] if below else -1
+                following[below[:-1]] = below[1:]
+            assert (first_child[r] == first).all() and (next_sibling[r] == following).all()
+        return "plain loops, every element"
 
 
 def scores(row):

@@ -225,7 +225,7 @@ mod tests {
         for block in 1..=1024_u32 {
             let per_block = u64::from((1_u32 << 31).div_ceil(block));
             for column in 0..MAX_COLS as u32 {
-                let place = (u64::from(column) * per_block >> 31) as u32;
+                let place = ((u64::from(column) * per_block) >> 31) as u32;
                 assert_eq!(place, column / block, "{column} of blocks of {block}");
             }
         }
