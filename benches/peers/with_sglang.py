@@ -97,7 +97,8 @@ class Tree:
         self.token_list = of_steps(given.tokens)
         scores = given.survivals(given.shares.dtype)
         self.score_list = [part.unsqueeze(1) for part in of_steps(scores)]
-        # The first step's tensor begins with the root; the last step's has groups that nobody made.
+        # A step's tensor has the parents of the next step's candidates, so the last tensor is never
+        # read. The first one begins with the root.
         first, *others = of_steps(given.parents.astype("int64") - 1)
         self.parents_list = [*others, torch.empty_like(first)]
         root = torch.full_like(first[:, :1], -1)

@@ -10,8 +10,8 @@
 // 2^17, as the upper bits of an f16 would give. Of normal scores, a bin has a hundredth, so that
 // counting once is enough.
 //
-// The loops have few instructions, which repeat: instructions that run once take longer to fetch
-// than to run.
+// The kernel is written as short loops: for an instruction that runs once, a multiprocessor spends
+// more time on fetching the instruction than on running it.
 //
 // Bytes: each covered score once.
 #include "indexer_topk_outputs.cuh"
@@ -61,8 +61,8 @@ struct Shared {
     Cut cut;
 };
 
-// The keys of a row, in dynamic shared memory; 0 for a column that is not covered. Behind them the
-// words of the columns, and the columns that are chosen, in their order.
+// The keys of a row, in dynamic shared memory; a column that the row does not cover has key 0. Behind
+// the keys lie a `Word` for each 32 columns, and the list of the chosen columns, which ascend.
 struct Keys {
     // How many keys there are, a multiple of 32, and for how many there is room.
     u32 count;
@@ -190,7 +190,8 @@ INLINE Cut compare(Shared& s, const Keys& keys, u32 low, u32 high, u32 wanted) {
         larger += __shfl_xor_sync(ALL_LANES, larger, half);
         same += __shfl_xor_sync(ALL_LANES, same, half);
     }
-    // All keys that equal the cut find it. If all of them stay, the cut is below them.
+    // Every thread whose key has rank `wanted` writes the same cut. If all keys that equal this key
+    // stay, the cut lies just below the key, and has no ties.
     if (own < count && larger < wanted && larger + same >= wanted) {
         const bool all_stay = larger + same == wanted;
         s.cut = all_stay ? Cut{key - 1, 0} : Cut{key, wanted - larger};
@@ -320,7 +321,8 @@ INLINE u32 key_of_score(float x) {
     return bits ^ (static_cast<u32>(static_cast<i32>(bits) >> 31) | 0x80000000u);
 }
 
-// Reads the keys of a row, and counts them in the first bins. Returns flags.
+// Turns the scores of a row into keys, and counts the keys in the first bins. Returns the flags that
+// the scores and the candidates raise.
 template <typename T, bool HAS_CANDIDATES>
 INLINE u32 read(Shared& s, const Row<T>& row, const Keys& keys) {
     const WholeRows<T>& p = row.p;
@@ -377,7 +379,8 @@ INLINE u32 read(Shared& s, const Row<T>& row, const Keys& keys) {
     return has_nan ? bits | NON_FINITE : bits;
 }
 
-// Lists the columns of the keys that stay, at most `k`. All threads have read s.totals.
+// Lists the columns whose keys stay, at most `k`. When a block calls this function, none of its
+// threads still reads s.totals.
 INLINE void list_chosen(Shared& s, const Keys& keys, const Cut& cut, u32 k) {
     const u32 lane = threadIdx.x % WARP;
 #pragma unroll 4

@@ -61,7 +61,7 @@ impl Limits {
     /// of PTX). Results of operators must not change with it.
     pub(crate) const VARIABLE: &str = "SPEC_CUDA_LIMITS";
     /// Shared memory of a block, in bytes, that every supported device has.
-    const MIN_SHARED: u32 = 99 * 1024;
+    pub(crate) const MIN_SHARED: u32 = 99 * 1024;
 
     /// Whether a kernel may be launched while the previous kernel of the stream still runs.
     pub(crate) fn has_dependent_launches(&self) -> bool {

@@ -40,8 +40,9 @@ struct WholeRows {
     u32 forced_first;
     // How many of the last positions are always chosen.
     u32 forced_last;
-    // The number of positions of a candidate, and 2^31 divided by this number, rounded up.
+    // The number of positions of a candidate.
     u32 block;
+    // 2^31 divided by the number of positions of a candidate, rounded up.
     u32 per_block;
     // The last candidate whose positions an i32 holds.
     u32 last_candidate;

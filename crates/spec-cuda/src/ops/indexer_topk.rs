@@ -14,9 +14,9 @@
 use spec_conformance::launch_params::Header;
 use spec_core::ops::IndexerTopk;
 use spec_core::ops::indexer_topk::{Buffers, Pages, Plan};
-use spec_core::{DType, Kernel, Matrix, Result, Stream, Supports, ViewMut, launch_params};
+use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut, launch_params};
 
-use super::indexer_topk_blocks::{Arguments, Prologue, grid};
+use super::indexer_topk_blocks::{Arguments, Notes, Prologue, grid};
 use super::indexer_topk_row as whole_row;
 use crate::Cuda;
 use crate::archive::{Archive, archive};
@@ -351,19 +351,19 @@ unsafe impl Supports<IndexerTopk> for Cuda {
 }
 
 impl Prepared {
-    /// The parameters of the kernel that gathers or finishes, without values and slots. `scores`
-    /// and `starts` are those that were chosen from.
-    fn gather_params(&self, given: &Arguments, indices: IntegerRows, cols: usize) -> Gather {
+    /// The parameters of the kernel that gathers or finishes. The scores and the starts of `given`
+    /// are those that were chosen from, and `notes` what the kernel before the choice left.
+    fn gather_params(&self, given: &Arguments, notes: Option<Notes>, cols: usize) -> Gather {
         let plan = &self.plan;
         let of_table = |size: fn(&Pages) -> usize| plan.pages.as_ref().map_or(0, size) as u32;
         Gather {
             scores: given.scores,
             starts: given.starts,
-            indices,
-            values: Rows::ABSENT,
-            slots: Rows::ABSENT,
-            block_table: Rows::ABSENT,
-            requests: 0,
+            indices: given.indices,
+            values: given.values,
+            slots: given.slots,
+            block_table: given.block_table,
+            requests: given.requests,
             flags: given.flags,
             cols: cols as u32,
             k: plan.k as u32,
@@ -371,8 +371,8 @@ impl Prepared {
             tables: of_table(|pages| pages.block_table.rows),
             blocks: of_table(|pages| pages.block_table.cols),
             block_size: of_table(|pages| pages.block_size),
-            notes: 0,
-            positions: 0,
+            notes: notes.map_or(0, |notes| notes.notes),
+            positions: notes.map_or(0, |notes| notes.positions),
             rows: plan.scores.rows as u32,
             forced_first: plan.blocks.forced_first as u32,
             forced_last: plan.blocks.forced_last as u32,
@@ -381,14 +381,9 @@ impl Prepared {
     }
 
     /// The parameters of a team that chooses among `cols` scores.
-    fn team_params(
-        &self,
-        team: &Team,
-        given: &Arguments,
-        mut indices: IntegerRows,
-        cols: usize,
-    ) -> Params {
+    fn team_params(&self, team: &Team, given: &Arguments, cols: usize) -> Params {
         let plan = &self.plan;
+        let mut indices = given.indices;
         // Blocks that are always chosen come first.
         indices.data += (plan.blocks.forced_first * plan.indices.dtype.size()) as u64;
         let is_copied = self.prologue.as_ref().is_some_and(Prologue::is_copied);
@@ -422,18 +417,7 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
         stream: Stream<'_>,
     ) -> Result<()> {
         let Prepared { cuda, plan, .. } = self;
-        let dtype = |vector: &Option<spec_core::Vector>| vector.map_or(DType::I32, |v| v.dtype);
-        let indices = cuda.integer_rows(buffers.indices, &plan.indices)?;
-        let mut given = Arguments {
-            scores: cuda.rows(buffers.scores, &plan.scores)?,
-            lengths: cuda.integers(buffers.lengths, dtype(&plan.lengths))?,
-            starts: cuda.integers(buffers.starts, dtype(&plan.starts))?,
-            candidates: match &plan.candidates {
-                Some(candidates) => cuda.rows(buffers.candidates, &candidates.matrix)?,
-                None => Rows::ABSENT,
-            },
-            flags: cuda.pointer(buffers.flags)?,
-        };
+        let mut given = Arguments::new(cuda, plan, buffers)?;
         let workspace = cuda.workspace(workspace, self.workspace_size())?;
         let first = self.prologue.as_ref().map(|p| (p, p.launch(plan, &given, workspace)));
         let mut notes = None;
@@ -446,21 +430,7 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
             }
             (given.starts, given.lengths) = (written.starts(), written.lengths());
         }
-        let rows = |argument, matrix: Option<Matrix>| match matrix {
-            Some(matrix) => cuda.rows(argument, &matrix),
-            None => Ok(Rows::ABSENT),
-        };
-        let mut gathered = self.gather_params(&given, indices, cols);
-        gathered.values = rows(buffers.values, plan.values)?;
-        // The kernel reads the table and the requests only if slots are asked for.
-        if let Some(pages) = plan.pages {
-            gathered.slots = cuda.rows(buffers.slots, &pages.slots)?;
-            gathered.block_table = cuda.rows(buffers.block_table, &pages.block_table)?;
-            gathered.requests = cuda.pointer(buffers.requests)?;
-        }
-        if let Some(notes) = notes {
-            (gathered.notes, gathered.positions) = (notes.notes, notes.positions);
-        }
+        let gathered = self.gather_params(&given, notes, cols);
         // SAFETY: `Blocks`, `Params` and `Gather` have the layouts of the kernels' structs;
         // the buffers were checked against the plan. The first kernel and the one that chooses clamp
         // lengths and starts, which are data, to the plan's sizes, and a candidate has at most as
@@ -472,7 +442,7 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
                 queue.launch(function, *shape, params)?;
             }
             if let Some(Choice { function, shape, team }) = &self.choice {
-                let params = self.team_params(team, &given, indices, cols);
+                let params = self.team_params(team, &given, cols);
                 match first {
                     Some(_) => queue.launch_next(function, *shape, &params)?,
                     None => queue.launch(function, *shape, &params)?,

@@ -3,13 +3,13 @@
 
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
-use spec_core::ops::indexer_topk::Plan;
+use spec_core::ops::indexer_topk::{Buffers, Plan};
 use spec_core::{DType, Error, Matrix, Result, Status, Vector, launch_params};
 
 use super::indexer_topk_row as whole_row;
 use crate::Cuda;
 use crate::archive::{Archive, archive};
-use crate::args::{Integers, Rows};
+use crate::args::{IntegerRows, Integers, Rows};
 use crate::kernel::{Function, Shape};
 
 static KERNELS: Archive = archive!("indexer_topk_blocks");
@@ -71,13 +71,49 @@ launch_params! {
 pub(super) const HEADER: Header =
     Header { name: "indexer_topk_blocks", includes: &["ids.cuh"], structs: &[Blocks::DESCRIPTION] };
 
-/// The arguments of a call that these kernels read.
+/// The arguments of a call, as kernels take them.
 pub(super) struct Arguments {
     pub(super) scores: Rows,
     pub(super) lengths: Integers,
     pub(super) starts: Integers,
     pub(super) candidates: Rows,
+    pub(super) indices: IntegerRows,
+    pub(super) values: Rows,
+    pub(super) slots: Rows,
+    /// The table and the requests are absent unless slots are asked for.
+    pub(super) block_table: Rows,
+    pub(super) requests: u64,
     pub(super) flags: u64,
+}
+
+impl Arguments {
+    pub(super) fn new(cuda: &Cuda, plan: &Plan, buffers: Buffers<'_>) -> Result<Self> {
+        let dtype = |vector: Option<Vector>| vector.map_or(DType::I32, |vector| vector.dtype);
+        let mut arguments = Arguments {
+            scores: cuda.rows(buffers.scores, &plan.scores)?,
+            lengths: cuda.integers(buffers.lengths, dtype(plan.lengths))?,
+            starts: cuda.integers(buffers.starts, dtype(plan.starts))?,
+            candidates: Rows::ABSENT,
+            indices: cuda.integer_rows(buffers.indices, &plan.indices)?,
+            values: Rows::ABSENT,
+            slots: Rows::ABSENT,
+            block_table: Rows::ABSENT,
+            requests: 0,
+            flags: cuda.pointer(buffers.flags)?,
+        };
+        if let Some(candidates) = &plan.candidates {
+            arguments.candidates = cuda.rows(buffers.candidates, &candidates.matrix)?;
+        }
+        if let Some(values) = &plan.values {
+            arguments.values = cuda.rows(buffers.values, values)?;
+        }
+        if let Some(pages) = &plan.pages {
+            arguments.slots = cuda.rows(buffers.slots, &pages.slots)?;
+            arguments.block_table = cuda.rows(buffers.block_table, &pages.block_table)?;
+            arguments.requests = cuda.pointer(buffers.requests)?;
+        }
+        Ok(arguments)
+    }
 }
 
 /// What the kernel before the choice leaves in the workspace.

@@ -4,14 +4,15 @@
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
 use spec_core::ops::IndexerTopk;
-use spec_core::ops::indexer_topk::{Buffers, Plan};
-use spec_core::{DType, Kernel, Matrix, Result, Stream, Vector, ViewMut, launch_params};
+use spec_core::ops::indexer_topk::{Buffers, MAX_K, Pages, Plan};
+use spec_core::{DType, Kernel, Result, Stream, ViewMut, launch_params};
 
 use super::indexer_topk_blocks::{Arguments, Prologue, grid};
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{IntegerRows, Integers, Rows};
 use crate::kernel::{Function, Shape};
+use crate::limits::Limits;
 use crate::shape::WARP;
 
 static KERNELS: Archive = archive!("indexer_topk_row");
@@ -20,13 +21,16 @@ static KERNELS: Archive = archive!("indexer_topk_row");
 const MIN_THREADS: u32 = 256;
 /// The largest number of columns of a row; and of a row in calls of more than `FEW_ROWS` rows, since
 /// a bound is faster there: of 1024 rows of 16,384 scores on an H100, it chooses in 80.5 us, and the
-/// kernel of this file in 88.9.
+/// kernel of this file in 88.9: `spec-bench indexer_topk --device cuda:0 --shape rows=1024,cols=16384`.
 const MAX_COLS: usize = 1 << 14;
 const MAX_COLS_OF_MANY: usize = 1 << 13;
 const FEW_ROWS: usize = 256;
+/// Shared memory that the kernel uses for any plan, in bytes, rounded up.
+const FIXED_SHARED: usize = 10 * 1024;
 
 launch_params! {
-    /// The parameters of the kernels that keep the keys of a row in shared memory. `T` is the type of the scores.
+    /// The parameters of the kernels that keep the keys of a row in shared memory. `T` is the type of
+    /// the scores.
     struct WholeRows<T> {
         /// Scores, [rows, cols].
         scores: Rows as "Rows<const T>",
@@ -59,8 +63,9 @@ launch_params! {
         forced_first: u32,
         /// How many of the last positions are always chosen.
         forced_last: u32,
-        /// The number of positions of a candidate, and 2^31 divided by this number, rounded up.
+        /// The number of positions of a candidate.
         block: u32,
+        /// 2^31 divided by the number of positions of a candidate, rounded up.
         per_block: u32,
         /// The last candidate whose positions an i32 holds.
         last_candidate: u32,
@@ -87,6 +92,20 @@ pub(super) fn fits(plan: &Plan) -> bool {
     plan.items() <= if is_few { MAX_COLS } else { MAX_COLS_OF_MANY }
 }
 
+/// The keys for which shared memory has room.
+fn room(plan: &Plan) -> usize {
+    plan.items().next_multiple_of(WARP as usize)
+}
+
+/// Bytes of so many keys, of two bits for each key, and of the chosen columns, which are u16.
+const fn dynamic_shared(room: usize, k: usize) -> usize {
+    room * 4 + room / 4 + k * 2
+}
+
+// Every device has the memory for the longest row.
+const _: () =
+    assert!(FIXED_SHARED + dynamic_shared(MAX_COLS, MAX_K) <= Limits::MIN_SHARED as usize);
+
 /// The kernels of a plan that [`fits`].
 pub(super) struct Prepared {
     cuda: Cuda,
@@ -94,13 +113,12 @@ pub(super) struct Prepared {
     prologue: Option<Prologue>,
     function: Function,
     shape: Shape,
-    /// Keys for which shared memory has room.
-    room: u32,
 }
 
 /// The threads of a block. Where several blocks run on a multiprocessor, fewer threads with more
 /// scores each are faster: of 1024 rows of 4096 scores on an H100, 256 threads choose in 21.1 us, 512
-/// in 27.5 and 1024 in 45.9. Of 64 such rows, 512 threads choose in 5.9 us, 1024 in 6.4 and 256 in 7.2.
+/// in 27.5 and 1024 in 45.9. Of 64 such rows, 512 threads choose in 5.9 us, 1024 in 6.4 and 256 in 7.2:
+/// `spec-bench indexer_topk --device cuda:0 --shape rows=64,cols=4096`, with other numbers in this function.
 fn threads(plan: &Plan, multiprocessors: u32) -> u32 {
     let is_alone = plan.scores.rows <= multiprocessors as usize;
     let items = if is_alone { 8 } else { 16 };
@@ -114,13 +132,10 @@ impl Prepared {
         let dtype = if prologue.is_some() { DType::F32 } else { plan.scores.dtype };
         let rows = plan.scores.rows;
         let threads = threads(plan, cuda.limits().multiprocessors);
-        let room = plan.items().next_multiple_of(WARP as usize);
-        // Keys, two bits for each, and the chosen columns as u16.
-        let shared = room * 4 + room / 4 + plan.k * 2;
         Ok(Prepared {
             function: cuda.function(&KERNELS, &format!("indexer_topk_row_{dtype}"))?,
-            shape: Shape::new(grid(cuda, rows, rows)?, threads).shared(shared as u32),
-            room: room as u32,
+            shape: Shape::new(grid(cuda, rows, rows)?, threads)
+                .shared(dynamic_shared(room(plan), plan.k) as u32),
             prologue,
             plan: plan.clone(),
             cuda: cuda.clone(),
@@ -142,21 +157,7 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
         stream: Stream<'_>,
     ) -> Result<()> {
         let Prepared { cuda, plan, .. } = self;
-        let integers = |vector: Option<Vector>| vector.map_or(DType::I32, |vector| vector.dtype);
-        let rows = |argument, matrix: Option<Matrix>| match matrix {
-            Some(matrix) => cuda.rows(argument, &matrix),
-            None => Ok(Rows::ABSENT),
-        };
-        let mut given = Arguments {
-            scores: cuda.rows(buffers.scores, &plan.scores)?,
-            lengths: cuda.integers(buffers.lengths, integers(plan.lengths))?,
-            starts: cuda.integers(buffers.starts, integers(plan.starts))?,
-            candidates: match &plan.candidates {
-                Some(candidates) => cuda.rows(buffers.candidates, &candidates.matrix)?,
-                None => Rows::ABSENT,
-            },
-            flags: cuda.pointer(buffers.flags)?,
-        };
+        let mut given = Arguments::new(cuda, plan, buffers)?;
         let workspace = cuda.workspace(workspace, self.workspace_size())?;
         let first = self.prologue.as_ref().map(|prologue| {
             let (notes, launch) = prologue.launch(plan, &given, workspace);
@@ -166,39 +167,31 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
             launch
         });
         let block = plan.candidates.as_ref().map_or(1, |candidates| candidates.block as u32);
-        let mut params = WholeRows {
+        let of_table = |size: fn(&Pages) -> usize| plan.pages.as_ref().map_or(0, size) as u32;
+        let params = WholeRows {
             scores: given.scores,
             lengths: given.lengths,
             starts: given.starts,
             candidates: given.candidates,
-            indices: cuda.integer_rows(buffers.indices, &plan.indices)?,
-            values: rows(buffers.values, plan.values)?,
-            slots: Rows::ABSENT,
-            block_table: Rows::ABSENT,
-            requests: 0,
+            indices: given.indices,
+            values: given.values,
+            slots: given.slots,
+            block_table: given.block_table,
+            requests: given.requests,
             flags: given.flags,
             cols: plan.items() as u32,
             k: plan.k as u32,
-            room: self.room,
+            room: room(plan) as u32,
             forced_first: plan.blocks.forced_first as u32,
             forced_last: plan.blocks.forced_last as u32,
             block,
             per_block: (1_u32 << 31).div_ceil(block),
             last_candidate: (1_u32 << 31) / block - 1,
-            tables: 0,
-            blocks: 0,
-            block_size: 1,
+            tables: of_table(|pages| pages.block_table.rows),
+            blocks: of_table(|pages| pages.block_table.cols),
+            block_size: of_table(|pages| pages.block_size),
             reserved: 0,
         };
-        // The kernel reads the table and the requests only if slots are asked for.
-        if let Some(pages) = plan.pages {
-            params.slots = cuda.rows(buffers.slots, &pages.slots)?;
-            params.block_table = cuda.rows(buffers.block_table, &pages.block_table)?;
-            params.requests = cuda.pointer(buffers.requests)?;
-            params.tables = pages.block_table.rows as u32;
-            params.blocks = pages.block_table.cols as u32;
-            params.block_size = pages.block_size as u32;
-        }
         // SAFETY: `Blocks` and `WholeRows` have the layouts of the kernels' structs; the buffers
         // were checked against the plan. Both kernels clamp lengths and starts, which are data, to
         // the plan's sizes. A block of threads has a row, and shared memory room for its columns. It
