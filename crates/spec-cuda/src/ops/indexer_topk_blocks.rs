@@ -6,7 +6,6 @@ use spec_conformance::launch_params::Header;
 use spec_core::ops::indexer_topk::{Buffers, Plan};
 use spec_core::{DType, Error, Matrix, Result, Status, Vector, launch_params};
 
-use super::indexer_topk_row as whole_row;
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{IntegerRows, Integers, Rows};
@@ -158,14 +157,12 @@ pub(super) struct Prologue {
 }
 
 impl Prologue {
-    /// `None` where each score of a row stands for a position that is chosen by its score, and for
-    /// whole rows, whose kernel needs no other before it.
+    /// `None` where each score of a row stands for a position that is chosen by its score.
     pub(super) fn new(cuda: &Cuda, plan: &Plan) -> Result<Option<Self>> {
         let (rows, cols, dtype) = (plan.scores.rows, plan.scores.cols, plan.scores.dtype);
         let blocks = plan.blocks;
         let has_positions = plan.candidates.is_some();
-        let is_direct = !has_positions && blocks.forced() == 0 || whole_row::fits(plan);
-        if blocks.pool == 1 && is_direct {
+        if !has_positions && blocks.pool == 1 && blocks.forced() == 0 {
             return Ok(None);
         }
         let (name, parts) = match plan.candidates {

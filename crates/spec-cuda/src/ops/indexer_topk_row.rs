@@ -128,7 +128,9 @@ fn threads(plan: &Plan, multiprocessors: u32) -> u32 {
 
 impl Prepared {
     pub(super) fn new(cuda: &Cuda, plan: &Plan) -> Result<Self> {
-        let prologue = Prologue::new(cuda, plan)?;
+        // The kernel needs no other before it, except where its scores are those of blocks.
+        let is_pooled = plan.blocks.pool > 1;
+        let prologue = if is_pooled { Prologue::new(cuda, plan)? } else { None };
         let dtype = if prologue.is_some() { DType::F32 } else { plan.scores.dtype };
         let rows = plan.scores.rows;
         let threads = threads(plan, cuda.limits().multiprocessors);
