@@ -3,7 +3,6 @@
 
 mod ptx;
 
-use std::borrow::Cow;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,8 @@ use lzma_rust2::{LzmaOptions, LzmaWriter};
 #[allow(dead_code, unused_macros, unused_imports)]
 pub(crate) mod archive;
 
-use archive::{ALIGNMENT, Kind, LARGEST_STREAM};
+use archive::elf::Elf;
+use archive::{ALIGNMENT, Kind, LARGEST_STREAM, sass};
 
 use crate::Result;
 
@@ -51,11 +51,31 @@ fn options(kind: Kind, size: usize) -> LzmaOptions {
 }
 
 /// An image as it lies in a stream.
-fn in_stream(image: &Image) -> Result<Cow<'_, [u8]>> {
+fn in_stream(image: &Image) -> Result<Vec<u8>> {
     match image.target.1 {
-        Kind::Sass => Ok(Cow::Borrowed(&image.bytes)),
-        Kind::Ptx => ptx::pack(&image.bytes).map(Cow::Owned),
+        Kind::Sass => {
+            let mut bytes = image.bytes.clone();
+            sass::reorder(&mut bytes, |instruction| sass::ORDER.map(|from| instruction[from]));
+            let mut unpacked = bytes.clone();
+            sass::unpack(&mut unpacked);
+            if unpacked != image.bytes {
+                return Err("packed machine code does not unpack to the same bytes".to_owned());
+            }
+            Ok(bytes)
+        }
+        Kind::Ptx => ptx::pack(&image.bytes),
     }
+}
+
+/// A cubin with zeros in the place of its call frames, which debuggers alone read: zeros take no room in
+/// a stream.
+pub(crate) fn without_frames(cubin: &[u8]) -> Result<Vec<u8>> {
+    let elf = Elf::new(cubin).ok_or("the compiler's image is no ELF file")?;
+    let mut bytes = cubin.to_vec();
+    if let Some(frames) = elf.section(".debug_frame") {
+        bytes[frames.offset..frames.offset + frames.size].fill(0);
+    }
+    Ok(bytes)
 }
 
 /// Packs the images of one family, each padded to the alignment, into one LZMA stream. The second
@@ -66,7 +86,7 @@ fn stream(images: &[Image]) -> Result<(Vec<u8>, Vec<usize>)> {
     for image in images {
         let image = in_stream(image)?;
         sizes.push(image.len());
-        bytes.extend(&*image);
+        bytes.extend(image);
         bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
     }
     if bytes.len() > LARGEST_STREAM {
@@ -183,6 +203,24 @@ mod tests {
             assert_eq!(entry.offset % ALIGNMENT, 0);
         }
         assert_eq!(entries.len(), 7);
+    }
+
+    #[test]
+    fn an_image_has_no_call_frames() {
+        let path = crate::root().join("crates/spec-cuda/compiled/tree_verify.bin");
+        let archive = crate::read(&path).unwrap();
+        let entries = archive::entries(&archive).unwrap();
+        let image =
+            entries.iter().find(|entry| entry.kind == Kind::Sass).unwrap().unpack().unwrap();
+        let frames = |image: &[u8]| {
+            let section = Elf::new(image).unwrap().section(".debug_frame").unwrap();
+            section.offset..section.offset + section.size
+        };
+        assert!(image[frames(&image)].iter().all(|&byte| byte == 0));
+        let mut framed = image.clone();
+        framed[frames(&image)].fill(7);
+        assert_eq!(without_frames(&framed), Ok(image));
+        assert!(without_frames(b"text").is_err_and(|words| words.contains("no ELF file")));
     }
 
     #[test]

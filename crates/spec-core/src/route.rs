@@ -5,7 +5,7 @@ use std::fmt;
 /// The kernels that a call enqueues, in their order, as far as the host decides: see
 /// [`Descriptor::route`](crate::Descriptor::route).
 ///
-/// [`Display`](fmt::Display) writes the kernels with their launch shapes, as `topk_router_general_f32
+/// [`Display`](fmt::Display) writes the kernels with their launch shapes, as `topk_router_general
 /// (16 blocks of 256 threads), topk_router_load (8 blocks of 1024 threads)`. The names and the words
 /// are for people and for tests: they change with the kernels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -14,7 +14,7 @@
 //   to the first block; this block alone ends the race between the tokens (race_leader_block.cuh),
 //   looking at about 50 tokens;
 // * greedy: the argmax of a few rows at a time, which all blocks need to continue with the drafts.
-//   In mixed batches, each cluster follows the mode of its own request.
+//   Each request of a batch may be greedy or not.
 //
 // Bytes: two rows a request, 32 * 2 * 128256 * 4 = 33 MB at batch 32: 11 us at 3.0 TB/s. At batch 1
 // the time is latency: of offsets and tokens, then of probabilities, then of the row. If all
@@ -28,6 +28,8 @@
 constexpr u32 THREADS = SELECT_THREADS;
 constexpr u32 MAX_WARPS = THREADS / WARP;
 constexpr u32 MAX_ROWS = 4;
+// Blocks per multiprocessor of the kernels in which no token races.
+constexpr u32 ARGMAX_SHARING = 2;
 static_assert(MAX_PIECES == MAX_WARPS * MAX_CLUSTER);
 
 // ---- clusters -----------------------------------------------------------------
@@ -572,61 +574,40 @@ INLINE void greedy(const Params<T>& p, u32 request, ClusterExchange<MAX_ROWS + 1
     if (at.leads()) raise(p.flags, met);
 }
 
-// What the requests of a batch do: take the argmax of the residual (ARGMAX) or sample from it
-// (SAMPLE), or follow the target's argmax (GREEDY). In mixed batches, `greedy` names the requests
-// that follow the target's argmax.
-enum class Mode { ARGMAX, SAMPLE, GREEDY, MIXED_ARGMAX, MIXED_SAMPLE };
+// What a request does that does not follow the target's argmax: takes the argmax of the residual, or
+// samples from it.
+enum class Recovery { ARGMAX, SAMPLE };
 
-// Shared memory of a block. Its type depends on the modes that a request of the batch can have.
-template <Mode MODE>
+// Shared memory of a block, which depends on what its request does.
+template <Recovery RECOVERY>
 union Memory {
     ClusterExchange<MAX_ROWS + 1> rows;
     ClusterExchange<1> row;
 };
 template <>
-union Memory<Mode::ARGMAX> {
-    ClusterExchange<1> row;
-};
-template <>
-union Memory<Mode::SAMPLE> {
-    RaceMemory race;
-};
-template <>
-union Memory<Mode::MIXED_SAMPLE> {
+union Memory<Recovery::SAMPLE> {
     ClusterExchange<MAX_ROWS + 1> rows;
     RaceMemory race;
 };
 
-template <Mode MODE, typename T>
+template <Recovery RECOVERY, typename T>
 INLINE void verify(const Params<T>& p) {
-    constexpr bool SAMPLE = MODE == Mode::SAMPLE || MODE == Mode::MIXED_SAMPLE;
-    constexpr bool MIXED = MODE == Mode::MIXED_ARGMAX || MODE == Mode::MIXED_SAMPLE;
-    __shared__ Memory<MODE> memory;
+    __shared__ Memory<RECOVERY> memory;
     const u32 request = cluster_index();
-    const bool follows = MODE == Mode::GREEDY || (MIXED && p.greedy[request]);
-    if constexpr (MODE == Mode::GREEDY || MIXED) {
-        if (follows) return greedy(p, request, memory.rows);
-    }
-    if constexpr (SAMPLE) {
+    const bool follows = p.greedy.data != nullptr ? p.greedy[request] : p.all_greedy != 0;
+    if (follows) return greedy(p, request, memory.rows);
+    if constexpr (RECOVERY == Recovery::SAMPLE) {
         sample(p, request, memory.race);
-    } else if constexpr (MODE != Mode::GREEDY) {
+    } else {
         argmax(p, request, memory.row);
     }
 }
 
-// Blocks per multiprocessor.
-template <Mode MODE>
-constexpr u32 BLOCKS = MODE == Mode::SAMPLE || MODE == Mode::MIXED_SAMPLE ? RACING_SHARING : 2;
-
-#define VERIFIER(name, mode, T)                                                                   \
-    SPEC_KERNEL_BLOCKS(rejection_sample_##name, (verify<Mode::mode, T>), Params<T>, THREADS, \
-                       BLOCKS<Mode::mode>)
-#define VERIFIERS(dtype, T)                        \
-    VERIFIER(argmax_##dtype, ARGMAX, T)            \
-    VERIFIER(sample_##dtype, SAMPLE, T)            \
-    VERIFIER(greedy_##dtype, GREEDY, T)            \
-    VERIFIER(mixed_argmax_##dtype, MIXED_ARGMAX, T) \
-    VERIFIER(mixed_sample_##dtype, MIXED_SAMPLE, T)
+#define VERIFIERS(dtype, T)                                                                    \
+    SPEC_KERNEL_BLOCKS(rejection_sample_argmax_##dtype, (verify<Recovery::ARGMAX, T>), Params<T>, \
+                       THREADS, ARGMAX_SHARING)                                                 \
+    SPEC_KERNEL_BLOCKS(rejection_sample_sample_##dtype, (verify<Recovery::SAMPLE, T>), Params<T>, \
+                       THREADS, RACING_SHARING)
 
 VERIFIERS(f32, float)
 VERIFIERS(f16, f16)

@@ -28,43 +28,6 @@
 
 // ---- the quick route ----------------------------------------------------------
 
-// V logits of a lane, loaded with the widest loads that V allows. The row is aligned to 16 bytes.
-template <u32 V, typename T>
-struct Logits {
-    static constexpr u32 BYTES = V * sizeof(T);
-    static constexpr u32 WORDS = BYTES / 8;
-    uint2 raw[WORDS];
-
-    INLINE void load(const T* from) {
-        if constexpr (BYTES % 16 == 0) {
-            const uint4* at = reinterpret_cast<const uint4*>(from);
-#pragma unroll
-            for (u32 i = 0; i < WORDS / 2; ++i) {
-                const uint4 word = __ldg(at + i);
-                raw[2 * i] = make_uint2(word.x, word.y);
-                raw[2 * i + 1] = make_uint2(word.z, word.w);
-            }
-        } else {
-            const uint2* at = reinterpret_cast<const uint2*>(from);
-#pragma unroll
-            for (u32 i = 0; i < WORDS; ++i) raw[i] = __ldg(at + i);
-        }
-    }
-
-    INLINE float operator[](u32 j) const {
-        const u32 byte = j * sizeof(T);
-        const u32 word = byte % 8 < 4 ? raw[byte / 8].x : raw[byte / 8].y;
-        if constexpr (sizeof(T) == 4) {
-            return __uint_as_float(word);
-        } else {
-            return half_bits(static_cast<u16>(byte % 4 == 0 ? word : word >> 16), T());
-        }
-    }
-
-    static INLINE float half_bits(u16 bits, f16) { return to_f32(__ushort_as_half(bits)); }
-    static INLINE float half_bits(u16 bits, bf16) { return to_f32(__ushort_as_bfloat16(bits)); }
-};
-
 // Shared memory of a warp: the scores of a token by expert; the keys of each lane in descending
 // order, followed by 0; and the keys that were taken.
 template <u32 V>
@@ -127,19 +90,162 @@ INLINE float exact_score(float logit) {
 }
 
 // The exact choice of an expert, for the same scoring functions. All numbers are finite.
-template <u32 SCORING, typename T, typename O>
-INLINE float exact_choice(const Params& p, const O& options, const T* row, u32 expert) {
-    const float score = exact_score<SCORING>(to_f32(row[expert]));
+template <u32 SCORING, typename O>
+INLINE float exact_choice(const Params& p, const O& options, const LogitRow& row, u32 expert) {
+    const float score = exact_score<SCORING>(row[expert]);
     return p.bias != nullptr ? exact::add(score, bias_of(p, options, expert)) : score;
+}
+
+// Maps the biases of a lane's experts for keys.
+template <u32 V, u32 SCORING, typename O>
+INLINE Mapping map_biases(const Params& p, const O& options, float (&bias)[V]) {
+    // The quick route of softmax has no bias.
+    const bool biased = SCORING != SOFTMAX && p.bias != nullptr;
+    float low = 0.0f;
+    float high = 0.0f;
+    bool finite = true;
+#pragma unroll
+    for (u32 j = 0; j < V; ++j) {
+        bias[j] = biased ? bias_of(p, options, lane_id() * V + j) : 0.0f;
+        finite &= exact::finite(bias[j]);
+        low = fminf(low, bias[j]);
+        high = fmaxf(high, bias[j]);
+    }
+    if (biased) {
+        finite = __all_sync(ALL_LANES, finite);
+        low = -warp_max_ordered(-low);
+        high = warp_max_ordered(high);
+    }
+    const Mapping map = mapping_of<SCORING>(low, high, finite);
+#pragma unroll
+    for (u32 j = 0; j < V; ++j) bias[j] = map(bias[j]);
+    return map;
+}
+
+// Whether the quick scores of a token's logits are near the exact scores.
+template <u32 V, u32 SCORING>
+INLINE bool has_quick_scores(const float (&logits)[V]) {
+    float nonfinite = 0.0f;
+#pragma unroll
+    for (u32 j = 0; j < V; ++j) nonfinite = fmaf(logits[j], 0.0f, nonfinite);
+    if (SCORING == SQRT_SOFTPLUS) {
+        constexpr float LARGEST = Scale<SCORING>::LARGEST_LOGIT;
+#pragma unroll
+        for (u32 j = 0; j < V; ++j) {
+            nonfinite = logits[j] > LARGEST ? __uint_as_float(0x7FC00000u) : nonfinite;
+        }
+    }
+    return !__any_sync(ALL_LANES, nonfinite != nonfinite);
+}
+
+// Computes the quick scores and the keys of a lane's experts, and stores the scores. Returns the sum
+// of the lane's scores, for softmax.
+template <u32 V, u32 SCORING>
+INLINE float make_keys(const Mapping& map, const float (&bias)[V], const float (&logits)[V],
+                       u32 inverse, float* scores, u32 (&keys)[V]) {
+    float max = 0.0f;
+    float total = 0.0f;
+    if (SCORING == SOFTMAX) {
+        max = logits[0];
+#pragma unroll
+        for (u32 j = 1; j < V; ++j) max = fmaxf(max, logits[j]);
+        max = warp_max_ordered(max);
+    }
+    float4 four;
+#pragma unroll
+    for (u32 j = 0; j < V; ++j) {
+        float score;
+        if (SCORING == SOFTMAX) {
+            score = quick_exp2((logits[j] - max) * LOG2_E);
+            total += score;
+        } else if (SCORING == SQRT_SOFTPLUS) {
+            score = quick_sqrt_softplus(logits[j]);
+        } else {
+            score = quick_reciprocal(1.0f + quick_exp2(logits[j] * -LOG2_E));
+        }
+        keys[j] = key_of(fmaf(score, map.factor, bias[j]), inverse - j);
+        (j % 4 == 0 ? four.x : j % 4 == 1 ? four.y : j % 4 == 2 ? four.z : four.w) = score;
+        if (j % 4 == 3) reinterpret_cast<float4*>(scores)[lane_id() * (V / 4) + j / 4] = four;
+    }
+    return total;
+}
+
+// Whether the lane's group is among the kept groups. A lane's `keys` are in descending order. `sure`
+// becomes false if quick scores cannot tell.
+template <u32 V, u32 SCORING, typename O>
+INLINE bool is_kept(const Params& p, const O& options, const Mapping& map, const LogitRow& row,
+                    const u32 (&keys)[V], bool& sure) {
+    // The number of lanes of a group, and the lane's group number counted from 255 down.
+    const u32 sharing = WARP / p.groups;
+    const u32 inverse_group = 255 - (lane_id() >> (__ffs(sharing) - 1));
+    u32 first = keys[0];
+    u32 second = keys[1];
+    for (u32 o = 1; o < sharing; o *= 2) {
+        const u32 other_first = __shfl_xor_sync(ALL_LANES, first, o);
+        const u32 other_second = __shfl_xor_sync(ALL_LANES, second, o);
+        second = max(min(first, other_first), max(second, other_second));
+        first = max(first, other_first);
+    }
+    const u32 sum = (first >> INDEX_BITS) + ((p.group_max ? first : second) >> INDEX_BITS);
+    u32 distance;
+    const bool keeps = keeps_key((sum << 8) + inverse_group, p.groups, p.topk_groups, distance);
+    if (distance > map.group_gap) return keeps;
+    // If the two largest keys of each lane are certain, exact sums of their choices decide.
+    const bool two = gap(keys[1], keys[2]) > map.expert_gap;
+    sure &= SCORING != SOFTMAX && __all_sync(ALL_LANES, two);
+    const float a = exact_choice<SCORING>(p, options, row, expert_of(keys[0]));
+    const float b = exact_choice<SCORING>(p, options, row, expert_of(keys[1]));
+    return keeps_group(p, fmaxf(a, b), fminf(a, b));
+}
+
+// A lane's pick: its expert, its place among the picks, and its score. The lane after the last pick
+// has the best expert that is not picked.
+struct Pick {
+    u32 key;
+    u32 expert;
+    u32 position;
+    float score;
+};
+
+// Orders the picks, and the expert after them, by their exact choices, where quick scores cannot.
+// `close`: whether the lane's pick and the one before it may have to change places. `open`: whether
+// the expert after the last pick may have to be picked; `extra` is the key of that expert. `head`: the
+// largest key of the lane that is not taken. Returns whether the order is certain.
+template <u32 SCORING, typename O>
+INLINE bool order_exactly(const Params& p, const O& options, const Mapping& map, const LogitRow& row,
+                          bool close, bool open, u32 extra, u32 head, Pick& pick) {
+    const u32 lane = lane_id();
+    const bool there = lane <= p.topk && pick.key != 0;
+    const float logit = there ? row[pick.expert] : 0.0f;
+    if (SCORING == SOFTMAX || p.topk == WARP) {
+        // Exact softmax scores need the exact sum. Without it, only the order of equal logits is
+        // certain.
+        const bool tie = logit == __shfl_up_sync(ALL_LANES, logit, 1);
+        return SCORING == SOFTMAX && !open && !__any_sync(ALL_LANES, close && !tie);
+    }
+    // The exact choices of the candidates decide, unless yet another expert is near.
+    const u32 next = __reduce_max_sync(ALL_LANES, head);
+    const bool sure = !open || gap(extra, next) > map.expert_gap;
+    pick.score = exact_score<SCORING>(logit);
+    float choice = pick.score;
+    if (there && p.bias != nullptr) choice = exact::add(choice, bias_of(p, options, pick.expert));
+    const u32 key = there ? exact::sort_key(choice) : 0;
+    u32 rank = 0;
+    for (u32 i = 0; i <= p.topk; ++i) {
+        const u32 k = __shfl_sync(ALL_LANES, key, i);
+        const u32 e = __shfl_sync(ALL_LANES, pick.expert, i);
+        rank += k > key || (k == key && e < pick.expert);
+    }
+    pick.position = lane <= p.topk ? rank : lane;
+    return sure;
 }
 
 // Routes the first `count` tokens on the quick route; the tokens after them are padding. The quick
 // route requires exactly V * 32 experts; at least topk experts in the kept groups, so that no lane
 // runs out of keys; 1, 2, 4, 8, 16 or 32 groups; fewer than 2^31 tokens; topk of at most 32;
 // aligned rows; and no bias if the scores are a softmax.
-template <u32 V, typename T, u32 SCORING, typename O>
+template <u32 V, u32 SCORING, typename O>
 INLINE void quick(const Params& p, const O& options, u64 count) {
-    constexpr bool OVER_ROW = SCORING == SOFTMAX;
     __shared__ Scratch<V> scratches[QUICK_THREADS / WARP];
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
@@ -148,85 +254,30 @@ INLINE void quick(const Params& p, const O& options, u64 count) {
     const u32 tokens = static_cast<u32>(count);
     u32 token = blockIdx.x * (QUICK_THREADS / WARP) + warp;
     if (token >= tokens) return;
-    // Row strides in bytes, which fit 32 bits on this route.
-    const u32 x_stride = static_cast<u32>(p.x.stride * sizeof(T));
-    const auto row_of = [&](u32 token) {
-        const char* base = static_cast<const char*>(p.x.data);
-        return reinterpret_cast<const T*>(base + static_cast<u64>(token) * x_stride);
-    };
-    Logits<V, T> logits;
-    logits.load(row_of(token) + lane * V);
+    const auto row_of = [&](u32 token) { return logits_of(p, token); };
+    LoadedLogits<1, V> loaded;
+    const auto first_of = [&](u32) { return lane * V; };
+    const auto load = [&](u32 token) { loaded.load(row_of(token), V * WARP, first_of); };
+    load(token);
     u32* const sorted = scratch.keys + lane * Scratch<V>::ROW;
     sorted[V] = 0;
     sorted[V + 1] = 0;
 
     float bias[V];
-    float low = 0.0f;
-    float high = 0.0f;
-    bool finite = true;
-#pragma unroll
-    for (u32 j = 0; j < V; ++j) {
-        bias[j] = !OVER_ROW && p.bias != nullptr ? bias_of(p, options, lane * V + j) : 0.0f;
-        finite &= exact::finite(bias[j]);
-        low = fminf(low, bias[j]);
-        high = fmaxf(high, bias[j]);
-    }
-    if (!OVER_ROW && p.bias != nullptr) {
-        finite = __all_sync(ALL_LANES, finite);
-        low = -warp_max_ordered(-low);
-        high = warp_max_ordered(high);
-    }
-    const Mapping map = mapping_of<SCORING>(low, high, finite);
-#pragma unroll
-    for (u32 j = 0; j < V; ++j) bias[j] = map(bias[j]);
-
+    const Mapping map = map_biases<V, SCORING>(p, options, bias);
     const bool grouped = p.topk_groups < p.groups;
-    // The number of lanes of a group, and the lane's group number counted from 255 down.
-    const u32 sharing = WARP / p.groups;
-    const u32 inverse_group = 255 - (lane >> (__ffs(sharing) - 1));
-    const u32 inverse = INDEX_MASK - lane * V;
     // The choice of an expert in a dropped group is 0.0 unless such experts are excluded. Picks
     // must have larger keys.
     const u32 least = grouped && !p.excluded ? key_of(map(0.0f), INDEX_MASK) : 0;
 
     while (true) {
-        float nonfinite = 0.0f;
-#pragma unroll
-        for (u32 j = 0; j < V; ++j) nonfinite = fmaf(logits[j], 0.0f, nonfinite);
-        if (SCORING == SQRT_SOFTPLUS) {
-            constexpr float LARGEST = Scale<SCORING>::LARGEST_LOGIT;
-#pragma unroll
-            for (u32 j = 0; j < V; ++j) nonfinite = logits[j] > LARGEST ? __uint_as_float(0x7FC00000u) : nonfinite;
-        }
-        bool sure = map.usable && !__any_sync(ALL_LANES, nonfinite != nonfinite);
-
-        float max = 0.0f;
-        float total = 0.0f;
-        if (OVER_ROW) {
-            max = logits[0];
-#pragma unroll
-            for (u32 j = 1; j < V; ++j) max = fmaxf(max, logits[j]);
-            max = warp_max_ordered(max);
-        }
+        float logits[V];
+        loaded.values(p.x_type, logits, first_of);
+        bool sure = has_quick_scores<V, SCORING>(logits) && map.usable;
         u32 keys[V];
-        float4 four;
-#pragma unroll
-        for (u32 j = 0; j < V; ++j) {
-            float score;
-            if (OVER_ROW) {
-                score = quick_exp2((logits[j] - max) * LOG2_E);
-                total += score;
-            } else if (SCORING == SQRT_SOFTPLUS) {
-                score = quick_sqrt_softplus(logits[j]);
-            } else {
-                score = quick_reciprocal(1.0f + quick_exp2(logits[j] * -LOG2_E));
-            }
-            keys[j] = key_of(fmaf(score, map.factor, bias[j]), inverse - j);
-            (j % 4 == 0 ? four.x : j % 4 == 1 ? four.y : j % 4 == 2 ? four.z : four.w) = score;
-            if (j % 4 == 3) {
-                reinterpret_cast<float4*>(scratch.scores)[lane * (V / 4) + j / 4] = four;
-            }
-        }
+        const u32 inverse = INDEX_MASK - lane * V;
+        const float total =
+            make_keys<V, SCORING>(map, bias, logits, inverse, scratch.scores, keys);
         sort_descending(keys);
 #pragma unroll
         for (u32 j = 0; j < V; j += 4) {
@@ -234,30 +285,9 @@ INLINE void quick(const Params& p, const O& options, u64 count) {
                 make_uint4(keys[j], keys[j + 1], keys[j + 2], keys[j + 3]);
         }
         Queue queue = {keys[0], keys[1], sorted + 2};
-
-        if (grouped) {
-            u32 first = keys[0];
-            u32 second = keys[1];
-            for (u32 o = 1; o < sharing; o *= 2) {
-                const u32 other_first = __shfl_xor_sync(ALL_LANES, first, o);
-                const u32 other_second = __shfl_xor_sync(ALL_LANES, second, o);
-                second = ::max(min(first, other_first), ::max(second, other_second));
-                first = ::max(first, other_first);
-            }
-            const u32 sum = (first >> INDEX_BITS) + ((p.group_max ? first : second) >> INDEX_BITS);
-            u32 distance;
-            bool keeps = keeps_key((sum << 8) + inverse_group, p.groups, p.topk_groups, distance);
-            if (distance <= map.group_gap) {
-                // If the two largest keys of each lane are certain, exact sums of their choices
-                // decide.
-                const bool two = gap(keys[1], keys[2]) > map.expert_gap;
-                sure &= !OVER_ROW && __all_sync(ALL_LANES, two);
-                const float a = exact_choice<SCORING>(p, options, row_of(token), expert_of(keys[0]));
-                const float b = exact_choice<SCORING>(p, options, row_of(token), expert_of(keys[1]));
-                keeps = keeps_group(p, fmaxf(a, b), fminf(a, b));
-            }
-            // A head of 0 is never taken.
-            if (!keeps) queue.head = 0;
+        // A head of 0 is never taken.
+        if (grouped && !is_kept<V, SCORING>(p, options, map, row_of(token), keys, sure)) {
+            queue.head = 0;
         }
 
         // Takes one key more than topk, to compare the last pick with the best expert that is not
@@ -273,11 +303,8 @@ INLINE void quick(const Params& p, const O& options, u64 count) {
         const u32 extra = take(scratch, p.topk, queue);
         __syncwarp();
         const u32 mine = lane <= p.topk ? scratch.taken[lane] : 0;
-        const u32 expert = expert_of(mine);
-        u32 position = lane;
-        // Whether a pick may be in a lane after the first eight.
-        bool wide = p.topk > 8;
-        float score = lane < p.topk ? scratch.scores[expert] : 0.0f;
+        Pick pick = {mine, expert_of(mine), lane, 0.0f};
+        if (lane < p.topk) pick.score = scratch.scores[pick.expert];
 
         // Keys that are neighbours in the order must differ by more than the error; so must the
         // last pick and the first key that is not picked.
@@ -285,46 +312,25 @@ INLINE void quick(const Params& p, const O& options, u64 count) {
         const bool close = lane - 1 < p.topk && gap(above, mine) <= map.expert_gap;
         const bool open = gap(last, extra) <= map.expert_gap;
         sure &= last >= least && gap(last, least) > map.expert_gap;
+        // Whether a pick may be in a lane after the first eight.
+        bool wide = p.topk > 8;
         if (__any_sync(ALL_LANES, close) || open) {
-            const bool there = lane <= p.topk && mine != 0;
-            const float logit = there ? to_f32(row_of(token)[expert]) : 0.0f;
-            if (OVER_ROW || p.topk == WARP) {
-                // Exact softmax scores need the exact sum. Without it, only the order of equal
-                // logits is certain.
-                const bool tie = logit == __shfl_up_sync(ALL_LANES, logit, 1);
-                sure &= OVER_ROW && !open && !__any_sync(ALL_LANES, close && !tie);
-            } else {
-                // The exact choices of the candidates decide, unless yet another expert is near.
-                const u32 next = __reduce_max_sync(ALL_LANES, queue.head);
-                sure &= !open || gap(extra, next) > map.expert_gap;
-                score = exact_score<SCORING>(logit);
-                float choice = score;
-                if (there && p.bias != nullptr) {
-                    choice = exact::add(score, bias_of(p, options, expert));
-                }
-                const u32 key = there ? exact::sort_key(choice) : 0;
-                u32 rank = 0;
-                for (u32 i = 0; i <= p.topk; ++i) {
-                    const u32 k = __shfl_sync(ALL_LANES, key, i);
-                    const u32 e = __shfl_sync(ALL_LANES, expert, i);
-                    rank += k > key || (k == key && e < expert);
-                }
-                position = lane <= p.topk ? rank : lane;
-                wide = true;
-            }
+            sure &= order_exactly<SCORING>(p, options, map, row_of(token), close, open, extra,
+                                           queue.head, pick);
+            wide = true;
         }
-        if (OVER_ROW && !p.renormalize) {
+        if (SCORING == SOFTMAX && !p.renormalize) {
             // If weights are renormalized, the sum over all experts cancels out.
-            score = __fdividef(score, warp_sum(total));
+            pick.score = __fdividef(pick.score, warp_sum(total));
         }
         if (sure) {
-            store<true>(p, options, token, position, score, expert, wide);
+            store<true>(p, options, token, pick.position, pick.score, pick.expert, wide);
         } else {
-            exact_route<V, T>(p, options, token);
+            exact_route<V>(p, options, token);
         }
         token += step;
         if (token >= tokens) break;
-        logits.load(row_of(token) + lane * V);
+        load(token);
         // The next token's scores overwrite those that were just read.
         __syncwarp();
     }
@@ -343,45 +349,34 @@ INLINE void check_bias(const Params& p, const O& options, u64 count) {
     if (nonfinite) raise(p.flags, NON_FINITE);
 }
 
-// Kernels for any shape: each warp takes every warps-th token.
-template <typename T, typename R>
-INLINE void general(const Extended& e, const R& replay) {
+// The kernel for any shape, with every option: each warp takes every warps-th token.
+INLINE void general(const Replayed& r) {
     extern __shared__ u32 memory[];
-    const Params& p = e.common;
-    const u64 count = unpadded_tokens(p, e.options);
-    check_bias(p, e.options, count);
-    pad(p, e.options, replay, count);
+    const Params& p = r.extended.common;
+    const Options& options = r.extended.options;
+    const u64 count = unpadded_tokens(p, options);
+    check_bias(p, options, count);
+    pad(p, options, r.replay, count);
     const u32 warps = blockDim.x / WARP;
     const u32 warp = threadIdx.x / WARP;
     const u64 step = static_cast<u64>(gridDim.x) * warps;
     for (u64 token = static_cast<u64>(blockIdx.x) * warps + warp; token < count; token += step) {
-        route_general<T>(p, e.options, replay, token, memory + warp * e.options.words);
+        route_general(p, options, r.replay, token, memory + warp * options.words);
     }
 }
 
-template <typename T>
-INLINE void general_extended(const Extended& e) {
-    general<T>(e, NoOptions());
-}
-
-// With experts that are given or recorded, or weights of 16 bits.
-template <typename T>
-INLINE void general_replay(const Replayed& r) {
-    general<T>(r.extended, r.replay);
-}
-
-template <u32 V, typename T, u32 SCORING>
+template <u32 V, u32 SCORING>
 INLINE void quick_plain(const Params& p) {
     check_bias(p, NoOptions(), p.tokens);
-    quick<V, T, SCORING>(p, NoOptions(), p.tokens);
+    quick<V, SCORING>(p, NoOptions(), p.tokens);
 }
 
-template <u32 V, typename T, u32 SCORING>
+template <u32 V, u32 SCORING>
 INLINE void quick_extended(const Extended& e) {
     const u64 count = unpadded_tokens(e.common, e.options);
     check_bias(e.common, e.options, count);
     pad(e.common, e.options, NoOptions(), count);
-    quick<V, T, SCORING>(e.common, e.options, count);
+    quick<V, SCORING>(e.common, e.options, count);
 }
 
 template <u32 LANES, typename T>
@@ -389,43 +384,41 @@ INLINE void grouped_plain(const Params& p) {
     grouped::route<LANES, T>(p, NoOptions(), p.tokens);
 }
 
-// The grouped route with 32 lanes a token is for few tokens, with 8 lanes for many.
-#define GROUPED(lanes, dtype, T, resident)                                              \
-    SPEC_KERNEL_BLOCKS(topk_router_grouped_##lanes##_##dtype, (grouped_plain<lanes, T>), \
-                       Params, GROUPED_THREADS, resident)
+SPEC_KERNEL(topk_router_general, general, Replayed, GENERAL_THREADS)
+
+// With 32 lanes a token for few tokens, with 8 lanes for many. A kernel that takes both types needs
+// a tenth more time for bf16, because it begins to convert logits before it uses them.
+#define GROUPED(dtype, T)                                                              \
+    SPEC_KERNEL_BLOCKS(topk_router_grouped_32_##dtype, (grouped_plain<32, T>), Params, \
+                       GROUPED_THREADS, 4)                                             \
+    SPEC_KERNEL_BLOCKS(topk_router_grouped_8_##dtype, (grouped_plain<8, T>), Params,   \
+                       GROUPED_THREADS, 5)
+
+GROUPED(f32, float)
+GROUPED(bf16, bf16)
 
 // `resident` is the number of blocks that a multiprocessor must hold.
-#define QUICK(scoring, SCORING, V, experts, dtype, T, resident)                         \
-    SPEC_KERNEL_BLOCKS(topk_router_##scoring##_##experts##_##dtype,                     \
-                       (quick_plain<V, T, SCORING>), Params, QUICK_THREADS, resident)
+#define QUICK(scoring, SCORING, V, experts, resident)                                        \
+    SPEC_KERNEL_BLOCKS(topk_router_##scoring##_##experts, (quick_plain<V, SCORING>), Params, \
+                       QUICK_THREADS, resident)
 
-#define EXTENDED(scoring, SCORING, V, experts, dtype, T, resident)                      \
-    SPEC_KERNEL_BLOCKS(topk_router_##scoring##_##experts##_extended_##dtype,            \
-                       (quick_extended<V, T, SCORING>), Extended, QUICK_THREADS, resident)
+QUICK(sigmoid, SIGMOID, 4, 128, 4)
+QUICK(sigmoid, SIGMOID, 8, 256, 4)
+QUICK(sigmoid, SIGMOID, 12, 384, 2)
+QUICK(softmax, SOFTMAX, 4, 128, 4)
+QUICK(softmax, SOFTMAX, 8, 256, 4)
+QUICK(softmax, SOFTMAX, 16, 512, 2)
 
 // The kernels with options are for shapes of published models; other shapes take the general
 // kernel.
-#define ROUTERS(dtype, T)                                                               \
-    SPEC_KERNEL(topk_router_general_##dtype, general_extended<T>, Extended, GENERAL_THREADS)                \
-    SPEC_KERNEL(topk_router_replay_##dtype, general_replay<T>, Replayed, GENERAL_THREADS)               \
-    GROUPED(32, dtype, T, 4)                                                            \
-    GROUPED(8, dtype, T, 5)                                                             \
-    QUICK(sigmoid, SIGMOID, 4, 128, dtype, T, 4)                                        \
-    QUICK(sigmoid, SIGMOID, 8, 256, dtype, T, 4)                                        \
-    QUICK(sigmoid, SIGMOID, 12, 384, dtype, T, 2)                                       \
-    QUICK(sigmoid, SIGMOID, 16, 512, dtype, T, 2)                                       \
-    QUICK(softmax, SOFTMAX, 4, 128, dtype, T, 4)                                        \
-    QUICK(softmax, SOFTMAX, 8, 256, dtype, T, 4)                                        \
-    QUICK(softmax, SOFTMAX, 12, 384, dtype, T, 2)                                       \
-    QUICK(softmax, SOFTMAX, 16, 512, dtype, T, 2)                                       \
-    EXTENDED(sigmoid, SIGMOID, 4, 128, dtype, T, 4)                                     \
-    EXTENDED(sigmoid, SIGMOID, 8, 256, dtype, T, 4)                                     \
-    EXTENDED(sigmoid, SIGMOID, 12, 384, dtype, T, 2)                                    \
-    EXTENDED(softmax, SOFTMAX, 4, 128, dtype, T, 4)                                     \
-    EXTENDED(softmax, SOFTMAX, 16, 512, dtype, T, 2)                                    \
-    EXTENDED(sqrt_softplus, SQRT_SOFTPLUS, 8, 256, dtype, T, 4)                         \
-    EXTENDED(sqrt_softplus, SQRT_SOFTPLUS, 12, 384, dtype, T, 2)
+#define EXTENDED(scoring, SCORING, V, experts, resident)                        \
+    SPEC_KERNEL_BLOCKS(topk_router_##scoring##_##experts##_extended,            \
+                       (quick_extended<V, SCORING>), Extended, QUICK_THREADS, resident)
 
-ROUTERS(f32, float)
-ROUTERS(f16, f16)
-ROUTERS(bf16, bf16)
+EXTENDED(sigmoid, SIGMOID, 4, 128, 4)
+EXTENDED(sigmoid, SIGMOID, 8, 256, 4)
+EXTENDED(sigmoid, SIGMOID, 12, 384, 2)
+EXTENDED(softmax, SOFTMAX, 4, 128, 4)
+EXTENDED(softmax, SOFTMAX, 16, 512, 2)
+EXTENDED(sqrt_softplus, SQRT_SOFTPLUS, 8, 256, 4)
+EXTENDED(sqrt_softplus, SQRT_SOFTPLUS, 12, 384, 2)

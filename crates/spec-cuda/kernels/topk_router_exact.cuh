@@ -85,19 +85,22 @@ __device__ __noinline__ bool keeps_group(const Params& p, float best, float seco
 }
 
 // Routes a token by the exact rules: V * 32 experts, V a multiple of 4, groups as `keeps_group`
-// requires, experts chosen by score, topk at most 32.
-template <u32 V, typename T, typename O>
+// requires, experts chosen by score, topk at most 32, rows aligned to 16 bytes.
+template <u32 V, typename O>
 __device__ __noinline__ void exact_route(const Params& p, const O& options, u64 token) {
     const u32 lane = lane_id();
     const u32 base = lane * V;
-    const T* row = static_cast<const T*>(p.x.data) + token * p.x.stride;
+    const LogitRow row = logits_of<true>(p, token);
     float x[V];
+    const auto first_of = [&](u32) { return base; };
+    LoadedLogits<1, V> loaded;
+    loaded.load(row, p.experts, first_of);
+    loaded.values(row.type, x, first_of);
     float choice[V];
     float max = negative_infinity();
     bool nonfinite = false;
 #pragma unroll
     for (u32 j = 0; j < V; ++j) {
-        x[j] = to_f32(row[base + j]);
         choice[j] = p.bias != nullptr ? bias_of(p, options, base + j) : 0.0f;
         nonfinite |= !exact::finite(x[j]);
         max = fmaxf(max, x[j]);
@@ -161,7 +164,7 @@ __device__ __noinline__ void exact_route(const Params& p, const O& options, u64 
             if (lane == owner && j == slot) key[j] = 0;
         }
     }
-    const float logit = lane < p.topk ? to_f32(row[mine]) : 0.0f;
+    const float logit = lane < p.topk ? row[mine] : 0.0f;
     const float4 four = make_float4(logit, logit, logit, logit);
     const float score = exact_scores<O>(p.scoring, four, max, factor).x;
     store<false>(p, options, token, lane, score, mine, true);

@@ -3,22 +3,16 @@
 // archive, so that it is loaded only if needed.
 #include "topk_router_flat.cuh"
 
-template <u32 Q, typename T>
+template <u32 Q>
 INLINE void flat_route(const Extended& e) {
     const u64 count = unpadded_tokens(e.common, e.options);
     pad(e.common, e.options, NoOptions(), count);
-    flat::route<Q, T>(e.common, e.options, count);
+    flat::route<Q>(e.common, e.options, count);
 }
 
 // For at most 128 Q experts. `resident` is the number of blocks that a multiprocessor must hold.
-#define FLAT(Q, max, dtype, T, resident)                                                 \
-    SPEC_KERNEL_BLOCKS(topk_router_flat_##max##_##dtype, (flat_route<Q, T>), Extended, \
-                       FLAT_THREADS, resident)
+#define FLAT(Q, max, resident) \
+    SPEC_KERNEL_BLOCKS(topk_router_flat_##max, flat_route<Q>, Extended, FLAT_THREADS, resident)
 
-#define FLATS(dtype, T)       \
-    FLAT(2, 256, dtype, T, 8) \
-    FLAT(8, 1024, dtype, T, 4)
-
-// Routers of published models compute their logits in one of these types.
-FLATS(f32, float)
-FLATS(bf16, bf16)
+FLAT(2, 256, 8)
+FLAT(8, 1024, 4)

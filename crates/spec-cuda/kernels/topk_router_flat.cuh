@@ -1,6 +1,6 @@
 // topk_router without groups, for numbers of experts for which topk_router.cu has no kernel: at
-// most 128 Q experts, a multiple of four, and topk at most 16. A warp routes a token. A lane has
-// four neighbouring experts of every 128:
+// most 128 Q experts whose logits have a multiple of 16 bytes, and topk at most 16. A warp routes a
+// token. A lane has four neighbouring experts of every 128:
 //
 //     experts    | 0 .. 3 | 4 .. 7 | ... | 124 .. 127 | 128 .. 131 | ...
 //     lane       |   0    |   1    |     |     31     |      0     |
@@ -53,26 +53,6 @@ struct Scratch {
     u64 choices[MAX_CANDIDATES];
 };
 
-// Four neighbouring logits.
-template <typename T>
-INLINE void load_quad(const T* from, float (&to)[QUAD]) {
-    if constexpr (sizeof(T) == 4) {
-        const float4 raw = __ldg(reinterpret_cast<const float4*>(from));
-        to[0] = raw.x;
-        to[1] = raw.y;
-        to[2] = raw.z;
-        to[3] = raw.w;
-    } else {
-        union {
-            uint2 raw;
-            T items[QUAD];
-        } quad;
-        quad.raw = __ldg(reinterpret_cast<const uint2*>(from));
-#pragma unroll
-        for (u32 j = 0; j < QUAD; ++j) to[j] = to_f32(quad.items[j]);
-    }
-}
-
 template <u32 SCORING>
 INLINE float quick_score(float logit) {
     return SCORING == SIGMOID ? quick_reciprocal(1.0f + quick_exp2(logit * -LOG2_E))
@@ -84,9 +64,8 @@ INLINE float exact_score(u32 scoring, float logit) {
 }
 
 // Routes a token by the exact rules. Not inlined, because it is rarely needed.
-template <typename T>
 __device__ __noinline__ void rescue(const Params& p, const Options& options, u32 token, u32* keys) {
-    route_general<T>(p, options, NoOptions(), token, keys);
+    route_general(p, options, NoOptions(), token, keys);
 }
 
 // Loads the biases into shared memory, mapped for keys. By all threads of the block.
@@ -140,7 +119,7 @@ INLINE Mapping map_biases(const Params& p, const Options& options, float* biases
 
 // Computes the keys of a lane's experts. Returns whether quick scores are near the exact scores.
 template <u32 Q, u32 SCORING>
-INLINE bool make_keys(const Mapping& map, const float* biases, const float (&logits)[Q][QUAD],
+INLINE bool make_keys(const Mapping& map, const float* biases, const float (&logits)[Q * QUAD],
                       u32 (&keys)[Q][QUAD]) {
     const u32 lane = lane_id();
     float nonfinite = 0.0f;
@@ -151,10 +130,10 @@ INLINE bool make_keys(const Mapping& map, const float* biases, const float (&log
         const float bias[QUAD] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
         for (u32 j = 0; j < QUAD; ++j) {
-            const float x = logits[i][j];
+            const float x = logits[i * QUAD + j];
             // The products add up to a number that is not finite if a logit is not finite or is
             // huge.
-            if (j % 2 == 1) nonfinite = fmaf(logits[i][j - j % 2], x, nonfinite);
+            if (j % 2 == 1) nonfinite = fmaf(logits[i * QUAD + j - j % 2], x, nonfinite);
             if (SCORING == SQRT_SOFTPLUS) top = fmaxf(top, x);
             const float mapped = fmaf(quick_score<SCORING>(x), map.factor, bias[j]);
             const u32 inverse = INDEX_MASK - (i * WARP + lane) * QUAD - j;
@@ -182,9 +161,8 @@ INLINE u32 largest_of_lanes(Scratch& scratch, u32 key, u32 rank) {
 }
 
 // Orders `count` candidates by their exact choices, and writes the picks.
-template <typename T>
 INLINE void pick(const Params& p, const Options& options, Scratch& scratch, u32 token,
-                 const T* row, u32 count) {
+                 const LogitRow& row, u32 count) {
     const u32 lane = lane_id();
     u32 expert[2] = {0, 0};
     float score[2] = {0.0f, 0.0f};
@@ -196,7 +174,7 @@ INLINE void pick(const Params& p, const Options& options, Scratch& scratch, u32 
         const u32 slot = lane + s * WARP;
         if (slot < count) {
             expert[s] = expert_of(scratch.keys[slot]);
-            score[s] = exact_score(p.scoring, to_f32(row[expert[s]]));
+            score[s] = exact_score(p.scoring, row[expert[s]]);
             float sum = score[s];
             if (p.bias != nullptr) sum = exact::add(sum, bias_of(p, options, expert[s]));
             choice[s] = static_cast<u64>(exact::sort_key(sum)) << 32 | (INDEX_MASK - expert[s]);
@@ -239,7 +217,7 @@ INLINE void pick(const Params& p, const Options& options, Scratch& scratch, u32 
 
 // Routes the first `count` tokens; the other tokens are padding. Rows are aligned to 16 bytes, and
 // there are fewer than 2^31 tokens.
-template <u32 Q, typename T>
+template <u32 Q>
 INLINE void route(const Params& p, const Options& options, u64 count) {
     extern __shared__ __align__(16) u32 memory[];
     // The biases, which all warps read; then `words` words for each warp.
@@ -251,25 +229,21 @@ INLINE void route(const Params& p, const Options& options, u64 count) {
     const u32 tokens = static_cast<u32>(count);
     const u32 step = gridDim.x * WARPS;
     u32 token = blockIdx.x * WARPS + warp;
-    const auto row_of = [&](u32 token) {
-        return static_cast<const T*>(p.x.data) + token * p.x.stride;
-    };
-    float logits[Q][QUAD];
-    const auto load = [&](u32 token) {
-        const T* const row = row_of(token);
-#pragma unroll
-        for (u32 i = 0; i < Q; ++i) {
-            const u32 first = (i * WARP + lane) * QUAD;
-#pragma unroll
-            for (u32 j = 0; j < QUAD; ++j) logits[i][j] = ABSENT_LOGIT;
-            if (first < p.experts) load_quad(row + first, logits[i]);
-        }
-    };
+    LoadedLogits<Q, QUAD> loaded;
+    const auto first_of = [&](u32 i) { return (i * WARP + lane) * QUAD; };
+    const auto load = [&](u32 token) { loaded.load(logits_of<true>(p, token), p.experts, first_of); };
     if (tokens == 0) return;
     // The first rows load while the block reads the biases.
     load(min(token, tokens - 1));
     const Mapping map = map_biases<Q>(p, options, biases);
-    while (token < tokens) {
+    if (token >= tokens) return;
+    while (true) {
+        float logits[Q * QUAD];
+        loaded.values(p.x_type, logits, first_of);
+#pragma unroll
+        for (u32 i = 0; i < Q * QUAD; ++i) {
+            if (first_of(i / QUAD) >= p.experts) logits[i] = ABSENT_LOGIT;
+        }
         u32 keys[Q][QUAD];
         bool sure = map.usable;
         if (p.scoring == SIGMOID) {
@@ -306,14 +280,15 @@ INLINE void route(const Params& p, const Options& options, u64 count) {
             __syncwarp();
         }
         if (sure) {
-            pick(p, options, scratch, token, row_of(token), candidates);
+            pick(p, options, scratch, token, logits_of<true>(p, token), candidates);
         } else {
-            rescue<T>(p, options, token, own);
+            rescue(p, options, token, own);
         }
         token += step;
+        if (token >= tokens) break;
         // The next token's keys overwrite those that were just read.
         __syncwarp();
-        if (token < tokens) load(token);
+        load(token);
     }
 }
 

@@ -90,14 +90,14 @@ struct Softmax {
 
 // Writes the outputs of a token. A lane has the picks number `lane` and `lane + WARP`, or
 // NO_EXPERT.
-template <typename T, typename R>
+template <typename R>
 INLINE void write_row(const Params& p, const Options& options, const R& replay, u64 token,
-                      const T* row, const u32 (&picks)[2], const Softmax& softmax) {
+                      const LogitRow& row, const u32 (&picks)[2], const Softmax& softmax) {
     const u32 lane = lane_id();
     // NaN as a logit has the score 0.
     const auto logit = [&](u32 expert) {
         return HAS_OPTIONS<R> && expert == NO_EXPERT ? __uint_as_float(0x7FC00000u)
-                                                  : to_f32(row[expert]);
+                                                  : row[expert];
     };
     const float first = logit(picks[0]);
     const float second = logit(picks[1]);
@@ -116,9 +116,8 @@ INLINE void write_row(const Params& p, const Options& options, const R& replay, 
 }
 
 // Writes the outputs of a token whose experts are given.
-template <typename T>
 INLINE void replay_row(const Params& p, const Options& options, const Replay& replay, u64 token,
-                       const T* row, bool nonfinite, const Softmax& softmax) {
+                       const LogitRow& row, bool nonfinite, const Softmax& softmax) {
     const i32* const given = replay.chosen[token];
     u32 picks[2] = {NO_EXPERT, NO_EXPERT};
     bool bad = false;
@@ -141,25 +140,24 @@ INLINE void replay_row(const Params& p, const Options& options, const Replay& re
 
 // Routes a token. `keys` has a word for each expert of 32 chunks, followed by a word for each
 // group.
-template <typename T, typename R>
+template <typename R>
 INLINE void route_general(const Params& p, const Options& options, const R& replay, u64 token,
                       u32* keys) {
     const u32 lane = lane_id();
     const u32 chunk = options.chunk;
     const u32 room = chunk * WARP;
-    const T* row = static_cast<const T*>(p.x.data) + token * p.x.stride;
-    const float nan = __uint_as_float(0x7FC00000u);
+    const LogitRow row = logits_of<true>(p, token);
     // Four logits of a lane; NaN beyond the last expert.
-    const auto load = [&](u32 at) {
-        const auto logit = [&](u32 e) { return e < p.experts ? to_f32(row[e]) : nan; };
-        return make_float4(logit(at), logit(at + WARP), logit(at + 2 * WARP),
-                           logit(at + 3 * WARP));
-    };
+    const auto load = [&](u32 at) { return row.four(at, WARP, p.experts); };
 
     float max = negative_infinity();
     float factor = 0.0f;
     if (p.scoring == SOFTMAX) {
-        for (u32 at = lane; at < p.experts; at += WARP) max = fmaxf(max, to_f32(row[at]));
+        for (u32 at = lane; at < p.experts; at += 4 * WARP) {
+            const float4 x = load(at);
+            // NaN is no maximum.
+            max = fmaxf(max, fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w)));
+        }
         max = warp_max(max);
         u64 sum = 0;
         for (u32 at = lane; at < p.experts; at += 4 * WARP) sum += exact_weights(load(at), max);
@@ -169,7 +167,7 @@ INLINE void route_general(const Params& p, const Options& options, const R& repl
     bool nonfinite = false;
     if constexpr (HAS_OPTIONS<R>) {
         if (replay.chosen.data != nullptr) {
-            for (u32 at = lane; at < p.experts; at += WARP) nonfinite |= !exact::finite(to_f32(row[at]));
+            for (u32 at = lane; at < p.experts; at += WARP) nonfinite |= !exact::finite(row[at]);
             nonfinite = __any_sync(ALL_LANES, nonfinite);
             replay_row(p, options, replay, token, row, nonfinite, {max, factor});
             return;

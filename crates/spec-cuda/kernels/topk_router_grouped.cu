@@ -20,5 +20,4 @@ INLINE void grouped_extended(const Extended& e) {
                        GROUPED_THREADS, 5)
 
 GROUPED(f32, float)
-GROUPED(f16, f16)
 GROUPED(bf16, bf16)

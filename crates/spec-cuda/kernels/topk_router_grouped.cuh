@@ -518,7 +518,7 @@ INLINE void route(const Params& p, const O& options, u64 count) {
             for (u32 t = 0; t < TOGETHER; ++t) {
                 const u32 there = first_token - step + t;
                 if ((unsure >> t * LANES & Scratch<LANES>::OF_TOKEN) != 0 && there < tokens) {
-                    exact_route<EXPERTS / WARP, T>(p, options, there);
+                    exact_route<EXPERTS / WARP>(p, options, there);
                 }
             }
         }

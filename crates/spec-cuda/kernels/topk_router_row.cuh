@@ -2,7 +2,7 @@
 // and writing the outputs of a token.
 #pragma once
 
-#include "params/topk_router.cuh"
+#include "topk_router_logits.cuh"
 
 // Takes the place of `Options` in kernels without options (f32 bias, 32-bit indices), and of
 // `Replay` in kernels without given or recorded experts. The compiler removes all code for what is

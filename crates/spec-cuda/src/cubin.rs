@@ -1,6 +1,8 @@
 //! What a cubin says of its kernels. A driver reads this from the ELF file when it loads the kernels;
 //! a handle without a device ([`Cuda::without_device`](crate::Cuda::without_device)) reads it here.
 
+use crate::archive::elf::{Elf, number};
+
 /// What a kernel takes of a multiprocessor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
@@ -14,11 +16,11 @@ pub(crate) struct Facts {
 pub(crate) fn facts(cubin: &[u8], kernel: &str) -> Option<Facts> {
     let elf = Elf::new(cubin)?;
     elf.section(&format!(".text.{kernel}"))?;
-    let registers = elf.registers(kernel)?;
+    let registers = registers(&elf, kernel)?;
     let shared = elf.section(&format!(".nv.shared.{kernel}")).map_or(0, |section| section.size);
     // From compute capability 9.0 on, the 1 KiB that a multiprocessor keeps for each block counts as
     // the block's own here, but not for the driver.
-    let kept = if elf.architecture()? >= 90 { 1024 } else { 0 };
+    let kept = if architecture(&elf)? >= 90 { 1024 } else { 0 };
     Some(Facts { registers, shared: u32::try_from(shared.saturating_sub(kept)).ok()? })
 }
 
@@ -26,94 +28,37 @@ pub(crate) fn facts(cubin: &[u8], kernel: &str) -> Option<Facts> {
 #[cfg(test)]
 pub(crate) fn kernels(cubin: &[u8]) -> Vec<String> {
     let elf = Elf::new(cubin).expect("a cubin");
-    let sections = elf.sections.iter().filter_map(|section| elf.text(elf.names, section.name));
-    let sections = sections.map(|name| String::from_utf8_lossy(name).into_owned());
-    sections.filter_map(|name| Some(name.strip_prefix(".text.")?.to_owned())).collect()
+    let names = elf.sections().filter_map(|(name, _)| String::from_utf8(name.to_vec()).ok());
+    names.filter_map(|name| Some(name.strip_prefix(".text.")?.to_owned())).collect()
 }
 
-/// A section of a file.
-#[derive(Clone, Copy)]
-struct Section {
-    /// Where the name begins among the names.
-    name: usize,
-    offset: usize,
-    size: usize,
+/// The architecture, in one of two bytes of the flags: 90 for sm_90.
+fn architecture(elf: &Elf<'_>) -> Option<usize> {
+    Some(number(elf.bytes(), 48, 1)?.max(number(elf.bytes(), 49, 1)?))
 }
 
-/// An ELF file of 64 bits, little endian, as cubins are.
-struct Elf<'a> {
-    bytes: &'a [u8],
-    sections: Vec<Section>,
-    /// The section with the names of the sections.
-    names: Section,
-}
-
-impl<'a> Elf<'a> {
-    fn new(bytes: &'a [u8]) -> Option<Self> {
-        if !bytes.starts_with(b"\x7fELF\x02\x01") {
-            return None;
-        }
-        let start = number(bytes, 40, 8)?;
-        let (count, names) = (number(bytes, 60, 2)?, number(bytes, 62, 2)?);
-        let section = |i: usize| {
-            let at = start.checked_add(64 * i)?;
-            let [name, offset, size] = [(0, 4), (24, 8), (32, 8)]
-                .map(|(field, width)| number(bytes, at.checked_add(field)?, width));
-            Some(Section { name: name?, offset: offset?, size: size? })
-        };
-        let sections = (0..count).map(section).collect::<Option<Vec<_>>>()?;
-        let names = *sections.get(names)?;
-        Some(Elf { bytes, sections, names })
-    }
-
-    /// The architecture, in one of two bytes of the flags: 90 for sm_90.
-    fn architecture(&self) -> Option<usize> {
-        Some(number(self.bytes, 48, 1)?.max(number(self.bytes, 49, 1)?))
-    }
-
-    /// The text that begins at byte `at` of a section of names.
-    fn text(&self, names: Section, at: usize) -> Option<&'a [u8]> {
-        let rest = self.bytes.get(names.offset.checked_add(at)?..)?;
-        Some(&rest[..rest.iter().position(|&byte| byte == 0)?])
-    }
-
-    fn section(&self, name: &str) -> Option<Section> {
-        let is_it = |section: &&Section| {
-            self.text(self.names, section.name).is_some_and(|text| text == name.as_bytes())
-        };
-        self.sections.iter().find(is_it).copied()
-    }
-
-    /// The registers of a kernel's threads: an entry of the section `.nv.info`, whose entries have a
-    /// format, an attribute and, in the format 4, a number of bytes that follow.
-    fn registers(&self, kernel: &str) -> Option<u32> {
-        const SIZED: usize = 4;
-        const REGISTERS: usize = 0x2f;
-        let (info, symbols) = (self.section(".nv.info")?, self.section(".symtab")?);
-        let names = self.section(".strtab")?;
-        let mut at = info.offset;
-        while at < info.offset + info.size {
-            let [format, attribute] = [at, at + 1].map(|at| number(self.bytes, at, 1));
-            let size = if format? == SIZED { number(self.bytes, at + 2, 2)? } else { 0 };
-            at += 4;
-            if (format?, attribute?) == (SIZED, REGISTERS) {
-                let symbol = symbols.offset + 24 * number(self.bytes, at, 4)?;
-                let name = self.text(names, number(self.bytes, symbol, 4)?)?;
-                if name == kernel.as_bytes() {
-                    return u32::try_from(number(self.bytes, at + 4, 4)?).ok();
-                }
+/// The registers of a kernel's threads: an entry of the section `.nv.info`, whose entries have a
+/// format, an attribute and, in the format 4, a number of bytes that follow.
+fn registers(elf: &Elf<'_>, kernel: &str) -> Option<u32> {
+    const SIZED: usize = 4;
+    const REGISTERS: usize = 0x2f;
+    let (info, symbols) = (elf.section(".nv.info")?, elf.section(".symtab")?);
+    let names = elf.section(".strtab")?;
+    let mut at = info.offset;
+    while at < info.offset + info.size {
+        let [format, attribute] = [at, at + 1].map(|at| number(elf.bytes(), at, 1));
+        let size = if format? == SIZED { number(elf.bytes(), at + 2, 2)? } else { 0 };
+        at += 4;
+        if (format?, attribute?) == (SIZED, REGISTERS) {
+            let symbol = symbols.offset + 24 * number(elf.bytes(), at, 4)?;
+            let name = elf.text(names, number(elf.bytes(), symbol, 4)?)?;
+            if name == kernel.as_bytes() {
+                return u32::try_from(number(elf.bytes(), at + 4, 4)?).ok();
             }
-            at += size;
         }
-        None
+        at += size;
     }
-}
-
-/// The number of `width` bytes at `at`.
-fn number(bytes: &[u8], at: usize, width: usize) -> Option<usize> {
-    let bytes = bytes.get(at..at.checked_add(width)?)?;
-    let number = bytes.iter().rev().fold(0u64, |number, &byte| number << 8 | u64::from(byte));
-    usize::try_from(number).ok()
+    None
 }
 
 #[cfg(test)]

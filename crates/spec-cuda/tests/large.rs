@@ -239,7 +239,7 @@ fn more_probabilities_than_32_bits_count() {
     copy(&target, (batch - 1) * request, &last, 0, request);
     let operators = [
         (RejectionSample::argmax(DRAFTS), "rejection_sample_argmax_f32"),
-        (RejectionSample::greedy(DRAFTS), "rejection_sample_greedy_f32"),
+        (RejectionSample::greedy(DRAFTS), "rejection_sample_argmax_f32"),
     ];
     for (operator, kernel) in operators {
         let output = verify(&cuda, &operator, kernel, &target).get();

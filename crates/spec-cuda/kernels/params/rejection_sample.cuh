@@ -30,7 +30,8 @@ struct Params {
     // The position of each request's first draft in its text, in tokens, [requests]; null if no
     // random number is drawn.
     Integers positions;
-    // Whether each request follows the target's argmax, [requests]; null except in mixed batches.
+    // Whether each request follows the target's argmax, [requests]; null: `all_greedy` says so of
+    // all requests.
     Bools greedy;
     // The tokens that each request emits, followed by -1, [requests, max_spec_len + 1].
     IntegerRows output;
@@ -56,6 +57,8 @@ struct Params {
     u32 leading;
     // The number of drafts of every request if all requests have equally many; 0 if they cannot.
     u32 usual_drafts;
+    // Without `greedy`: 1 if all requests follow the target's argmax, 0 if none does.
+    u32 all_greedy;
 };
 // In bytes, as the host has them.
 static_assert(sizeof(Params<float>) == 224);
@@ -89,3 +92,4 @@ static_assert(SPEC_OFFSET(Params<float>, max_spec_len) == 204);
 static_assert(SPEC_OFFSET(Params<float>, rows_ahead) == 208);
 static_assert(SPEC_OFFSET(Params<float>, leading) == 212);
 static_assert(SPEC_OFFSET(Params<float>, usual_drafts) == 216);
+static_assert(SPEC_OFFSET(Params<float>, all_greedy) == 220);

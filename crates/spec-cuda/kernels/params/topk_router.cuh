@@ -8,7 +8,7 @@
 enum : u32 { SIGMOID = 0u };
 enum : u32 { SOFTMAX = 1u };
 enum : u32 { SQRT_SOFTPLUS = 2u };
-// The largest number of threads of a block of the kernels for any shape, `general` and `replay`.
+// The largest number of threads of a block of the kernel for any shape.
 enum : u32 { GENERAL_THREADS = 128u };
 // Threads of a block of the quick, the grouped and the flat route.
 enum : u32 { QUICK_THREADS = 256u };
@@ -19,7 +19,7 @@ enum : u32 { LOAD_THREADS = 1024u };
 
 // The parameters of every kernel of `topk_router`.
 struct Params {
-    // Logits, [tokens, experts] of the kernel's type.
+    // Logits, [tokens, experts] of type `x_type`.
     Rows<const void> x;
     // The bias of each expert, [experts] of f32 or of `bias_type`, or null.
     const float* bias;
@@ -49,7 +49,8 @@ struct Params {
     u32 renormalize;
     // The factor of every weight.
     float scale;
-    u32 reserved;
+    // The type of the logits: `F32`, `F16` or `BF16`.
+    u32 x_type;
 };
 // In bytes, as the host has them.
 static_assert(sizeof(Params) == 112);
@@ -71,7 +72,7 @@ static_assert(SPEC_OFFSET(Params, group_max) == 92);
 static_assert(SPEC_OFFSET(Params, excluded) == 96);
 static_assert(SPEC_OFFSET(Params, renormalize) == 100);
 static_assert(SPEC_OFFSET(Params, scale) == 104);
-static_assert(SPEC_OFFSET(Params, reserved) == 108);
+static_assert(SPEC_OFFSET(Params, x_type) == 108);
 
 // Additional parameters of the kernels with options. An absent option is null or 0.
 struct Options {
@@ -131,7 +132,7 @@ static_assert(sizeof(Extended) == 192);
 static_assert(SPEC_OFFSET(Extended, common) == 0);
 static_assert(SPEC_OFFSET(Extended, options) == 112);
 
-// Additional parameters of the kernel with given or recorded experts, or weights of any type.
+// Additional parameters of the kernel for any shape.
 struct Replay {
     // The given experts, [tokens, topk], or null.
     Rows<const i32> chosen;
@@ -151,7 +152,7 @@ static_assert(SPEC_OFFSET(Replay, logical.stride) == 24);
 static_assert(SPEC_OFFSET(Replay, weights_type) == 32);
 static_assert(SPEC_OFFSET(Replay, reserved) == 36);
 
-// The parameters of the kernel topk_router_replay.
+// The parameters of the kernel for any shape.
 struct Replayed {
     Extended extended;
     Replay replay;

@@ -2,7 +2,7 @@
 //! for each known architecture and PTX for later architectures.
 //!
 //! ```text
-//! "SPECKRN3"                 8 bytes
+//! "SPECKRN4"                 8 bytes
 //! streams, images            u32, u32, little endian like all numbers below
 //! streams times: packed      u32: bytes of the LZMA stream
 //! images times: stream       u32: counted from 0, never falling
@@ -15,7 +15,8 @@
 //! A stream holds the images of one family of chips, in the order of the directory; zeros follow
 //! each image up to a multiple of 16 bytes. The images of a family are similar, so a stream of
 //! several images is hardly larger than a stream of one image. Unpacking an image decodes the
-//! images before it in its stream, and nothing else. PTX lies in its stream in the form of [`ptx`].
+//! images before it in its stream, and nothing else. Machine code lies in its stream in the form of
+//! [`sass`], PTX in that of [`ptx`].
 //!
 //! `cargo xtask kernels` writes the archives, and reads them back with this module. Beside
 //! the archives, `cargo xtask kernels` writes a manifest with the CRC-32 of each archive.
@@ -23,7 +24,9 @@
 //! with another CRC-32: LZMA alone accepts one in hundreds of flipped bits, and the driver
 //! would run the damaged code.
 
+pub(crate) mod elf;
 pub(crate) mod ptx;
+pub(crate) mod sass;
 
 use std::io::{self, Read};
 
@@ -31,7 +34,7 @@ use lzma_rust2::LzmaReader;
 use spec_core::{Device, Error, Result, Status};
 
 /// The first bytes of every archive.
-pub(crate) const MAGIC: &[u8; 8] = b"SPECKRN3";
+pub(crate) const MAGIC: &[u8; 8] = b"SPECKRN4";
 
 /// Each image of a stream begins at a multiple of as many bytes: the length of an instruction,
 /// whose bytes LZMA then predicts by their place in the instruction.
@@ -77,7 +80,10 @@ impl Entry<'_> {
             return None;
         }
         match self.kind {
-            Kind::Sass => Some(image),
+            Kind::Sass => {
+                sass::unpack(&mut image);
+                Some(image)
+            }
             Kind::Ptx => ptx::unpack(&image),
         }
     }
@@ -394,13 +400,13 @@ mod tests {
 
     #[test]
     fn damaged_archives_are_refused() {
-        let no_images = b"SPECKRN3\0\0\0\0\0\0\0\0";
+        let no_images = b"SPECKRN4\0\0\0\0\0\0\0\0";
         assert!(entries(no_images).is_some_and(|e| e.is_empty()));
         for len in 0..no_images.len() {
             assert!(entries(&no_images[..len]).is_none(), "{len} bytes");
         }
         assert!(entries(&[no_images.as_slice(), b"x"].concat()).is_none());
-        assert!(entries(b"SPECKRN3\xff\xff\xff\xff\xff\xff\xff\xff").is_none());
+        assert!(entries(b"SPECKRN4\xff\xff\xff\xff\xff\xff\xff\xff").is_none());
         let (archive, _) = small();
         let images = entries(&archive).unwrap().len();
         // After the magic and the words `streams`, `images`, `packed`, each image has four words.

@@ -37,8 +37,8 @@ launch_params! {
         /// The position of each request's first draft in its text, in tokens, [requests]; null if
         /// no random number is drawn.
         positions: Integers,
-        /// Whether each request follows the target's argmax, [requests]; null except in mixed
-        /// batches.
+        /// Whether each request follows the target's argmax, [requests]; null: `all_greedy` says so
+        /// of all requests.
         greedy: Bools,
         /// The tokens that each request emits, followed by -1, [requests, max_spec_len + 1].
         output: IntegerRows,
@@ -66,6 +66,8 @@ launch_params! {
         /// The number of drafts of every request if all requests have equally many; 0 if they
         /// cannot.
         usual_drafts: u32,
+        /// Without `greedy`: 1 if all requests follow the target's argmax, 0 if none does.
+        all_greedy: u32,
     }
 
     /// Blocks per multiprocessor of the kernels whose tokens race. With the registers of two blocks, a
@@ -188,13 +190,8 @@ impl Team {
 // SAFETY: the kernel accesses only the memory that the plan describes, whatever the data.
 unsafe impl Supports<RejectionSample> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<RejectionSample>>> {
-        let params = &plan.params;
-        let mode = match params.acceptance {
-            Acceptance::Greedy => "greedy",
-            _ => params.recovery.name(),
-        };
-        let mixed = if plan.greedy.is_some() { "mixed_" } else { "" };
-        let name = format!("rejection_sample_{mixed}{mode}_{}", plan.target.dtype.name());
+        let recovery = if plan.samples() { "sample" } else { "argmax" };
+        let name = format!("rejection_sample_{recovery}_{}", plan.target.dtype.name());
         let function = self.function(&KERNELS, &name)?;
         let (function, shape, ()) = self.within_clusters(|max| {
             let team = if !plan.samples() {
@@ -252,7 +249,9 @@ unsafe impl Kernel<RejectionSample> for Prepared {
             uniform: cuda.pointer(buffers.uniform_samples)?,
             seeds: cuda.pointer(buffers.seeds)?,
             positions: cuda.integers(buffers.positions, dtype_of(plan.positions))?,
-            greedy: cuda.bools(buffers.greedy, dtype_of(plan.greedy))?,
+            // Where all requests are greedy, the argument says nothing, even if it is given.
+            greedy: cuda
+                .bools(buffers.greedy.filter(|_| plan.greedy.is_some()), dtype_of(plan.greedy))?,
             output: cuda.integer_rows(buffers.output_token_ids, &plan.output)?,
             emitted: cuda.pointer(buffers.num_accepted)?,
             accepted: cuda.pointer(buffers.accepted_counts)?,
@@ -266,6 +265,7 @@ unsafe impl Kernel<RejectionSample> for Prepared {
             leading: u32::from(plan.has_leading_zero()),
             // More than fits is no usual number.
             usual_drafts: u32::try_from(usual_drafts(plan)).unwrap_or(0),
+            all_greedy: u32::from(plan.params.acceptance == Acceptance::Greedy),
         };
         // SAFETY: `Params` has the layout of the kernel's struct; the buffers were
         // checked against the plan, and the kernel checks offsets and tokens,
