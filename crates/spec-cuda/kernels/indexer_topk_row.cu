@@ -1,4 +1,4 @@
-// indexer_topk: chooses in rows of which one block of threads keeps all keys in shared memory. One
+// indexer_topk: chooses in rows of which the threads of one block keep all keys in registers. One
 // launch does all that such rows ask for: blocks that are always chosen, candidates, values and
 // slots.
 //
@@ -10,8 +10,12 @@
 // 2^17, as the upper bits of an f16 would give. Of normal scores, a bin has a hundredth, so that
 // counting once is enough.
 //
-// The kernel is written as short loops: for an instruction that runs once, a multiprocessor spends
-// more time on fetching the instruction than on running it.
+// A warp has neighbouring columns: its lanes have 4 of them each in a first group of 128 columns, 4
+// in a second, and so on. So a load takes neighbouring vectors, and one sum over the lanes, with a
+// byte for each group, tells how many chosen columns lie before those of a lane.
+//
+// The number of instructions decides, not bytes: with 32 warps, one more for each warp takes 8
+// cycles.
 //
 // Bytes: each covered score once.
 #include "indexer_topk_outputs.cuh"
@@ -25,21 +29,16 @@ constexpr u32 MAX_COMPARED = 256;
 constexpr u32 FORCED_KEY = NONE;
 // The first position that an i32 does not hold.
 constexpr u32 END_OF_POSITIONS = 1u << 31;
-// Scores of a thread that are in flight at once.
-constexpr u32 AHEAD = 8;
+// Neighbouring columns of a lane, and groups of so many.
+constexpr u32 PACK = 4;
+constexpr u32 MAX_GROUPS = 4;
+static_assert(MAX_GROUPS * PACK * MAX_THREADS == MAX_COLS);
 
 // The key of the last score that is chosen by its score, and how many scores of this key are
 // chosen: the first ones in the row.
 struct Cut {
     u32 key;
     u32 ties;
-};
-
-// A bit for each of 32 columns: whether its key is above the cut, and whether its key equals the
-// cut.
-struct alignas(8) Word {
-    u32 above;
-    u32 equal;
 };
 
 struct Shared {
@@ -55,42 +54,46 @@ struct Shared {
     u32 highest;
     // The number of scores that the row covers.
     u32 covered;
-    // The keys of that bin.
+    // The keys of that bin, counted from just below the smallest key that it may have.
     u32 listed;
-    u32 list[MAX_COMPARED];
+    alignas(16) u32 list[MAX_COMPARED];
     Cut cut;
 };
 
-// The keys of a row, in dynamic shared memory; a column that the row does not cover has key 0. Behind
-// the keys lie a `Word` for each 32 columns, and the list of the chosen columns, which ascend.
+// The keys of a thread; a column that the row does not cover has key 0.
 struct Keys {
-    // How many keys there are, a multiple of 32, and for how many there is room.
-    u32 count;
-    u32 room;
+    // The first column of the lane's first group, and the number of groups.
+    u32 first;
+    u32 groups;
+    u32 keys[MAX_GROUPS][PACK];
 
-    INLINE u32* keys() const {
-        extern __shared__ uint4 memory[];
-        return reinterpret_cast<u32*>(memory);
+    // For a row of `columns` columns.
+    INLINE explicit Keys(u32 columns) {
+        const u32 width = blockDim.x * PACK;
+        groups = 1;
+        while (groups * width < columns) groups++;
+        first = threadIdx.x / WARP * (groups * WARP * PACK) + lane_id() * PACK;
     }
-    INLINE u32 words() const { return count / WARP; }
-    INLINE Word& word(u32 i) const { return reinterpret_cast<Word*>(keys() + room)[i]; }
-    INLINE u16* chosen() const {
-        return reinterpret_cast<u16*>(keys() + room + room / WARP * (sizeof(Word) / 4));
-    }
+
+    INLINE u32 column(u32 group) const { return first + group * (WARP * PACK); }
 
     // Calls visit(key) for each key.
     template <typename Visit>
     INLINE void each(Visit visit) const {
-#pragma unroll 2
-        for (u32 i = 4 * threadIdx.x; i < count; i += 4 * blockDim.x) {
-            const uint4 four = *reinterpret_cast<const uint4*>(keys() + i);
-            visit(four.x);
-            visit(four.y);
-            visit(four.z);
-            visit(four.w);
+#pragma unroll
+        for (u32 g = 0; g < MAX_GROUPS; g++) {
+            if (g >= groups) break;
+#pragma unroll
+            for (u32 j = 0; j < PACK; j++) visit(keys[g][j]);
         }
     }
 };
+
+// The columns that were chosen, which ascend: in dynamic shared memory, room for k.
+INLINE u16* chosen() {
+    extern __shared__ uint4 memory[];
+    return reinterpret_cast<u16*>(memory);
+}
 
 // ---- the first bins ----------------------------------------------------------------
 
@@ -171,30 +174,43 @@ INLINE Cut compare(Shared& s, const Keys& keys, u32 low, u32 high, u32 wanted) {
     keys.each([&](u32 key) {
         if (key - low > high - low) return;
         const u32 at = atomicAdd(&s.listed, 1u);
-        if (at < MAX_COMPARED) s.list[at] = key;
+        if (at < MAX_COMPARED) s.list[at] = key - low + 1;
     });
     __syncthreads();
     const u32 count = min(s.listed, MAX_COMPARED);
-    // Each key is compared by a group of lanes, as many as the block has.
-    u32 lanes = 1;
-    while (lanes < WARP && 2 * lanes * count <= blockDim.x) lanes *= 2;
+    // Each key is compared by a group of neighbouring lanes, as many as the block has: the number of
+    // threads, which is a power of two, over the power of two from `count` on.
+    const u32 lanes = min(blockDim.x >> (WARP - __clz(count - 1)), WARP);
     const u32 own = threadIdx.x / lanes;
     const u32 key = own < count ? s.list[own] : 0;
+    // How many keys are larger, and how many are smaller, with the zeros behind the last key. The
+    // differences of keys in a bin are below 2^31, so their signs compare keys.
     u32 larger = 0;
-    u32 same = 0;
-    for (u32 i = threadIdx.x % lanes; i < count; i += lanes) {
-        larger += s.list[i] > key ? 1 : 0;
-        same += s.list[i] == key ? 1 : 0;
+    u32 smaller = 0;
+    const auto compare_one = [&](u32 other) {
+        larger += (key - other) >> 31;
+        smaller += (other - key) >> 31;
+    };
+    if (threadIdx.x / WARP * WARP < lanes * count) {
+#pragma unroll 1
+        for (u32 i = threadIdx.x % lanes * 4; i < count; i += lanes * 4) {
+            const uint4 four = *reinterpret_cast<const uint4*>(s.list + i);
+            compare_one(four.x);
+            compare_one(four.y);
+            compare_one(four.z);
+            compare_one(four.w);
+        }
+        for (u32 half = lanes / 2; half > 0; half /= 2) {
+            larger += __shfl_xor_sync(ALL_LANES, larger, half);
+            smaller += __shfl_xor_sync(ALL_LANES, smaller, half);
+        }
     }
-    for (u32 half = lanes / 2; half > 0; half /= 2) {
-        larger += __shfl_xor_sync(ALL_LANES, larger, half);
-        same += __shfl_xor_sync(ALL_LANES, same, half);
-    }
+    const u32 same = (count + 3) / 4 * 4 - larger - smaller;
     // Every thread whose key has rank `wanted` writes the same cut. If all keys that equal this key
     // stay, the cut lies just below the key, and has no ties.
     if (own < count && larger < wanted && larger + same >= wanted) {
         const bool all_stay = larger + same == wanted;
-        s.cut = all_stay ? Cut{key - 1, 0} : Cut{key, wanted - larger};
+        s.cut = all_stay ? Cut{low + key - 2, 0} : Cut{low + key - 1, wanted - larger};
     }
     __syncthreads();
     return s.cut;
@@ -255,7 +271,7 @@ struct Row {
     const WholeRows<T>& p;
     u64 row;
     const T* scores;
-    // The covered scores; with candidates, the end of the covered positions.
+    // The covered scores; with candidates, the end of the covered positions. `limit` sets it.
     u32 length;
     // Flags of the row itself.
     u32 bits;
@@ -268,15 +284,18 @@ struct Row {
             if (start != given) bits |= BAD_LENGTHS;
         }
         const bool has_candidates = p.candidates.data != nullptr;
-        const u32 limit = has_candidates ? END_OF_POSITIONS : p.cols - start;
-        length = limit;
-        if (p.lengths.data != nullptr) {
-            const i64 given = p.lengths[row];
-            length = clamped(given, limit);
-            // Positions beyond all candidates are no error.
-            if (given < 0 || (!has_candidates && given > limit)) bits |= BAD_LENGTHS;
-        }
+        length = has_candidates ? END_OF_POSITIONS : p.cols - start;
         scores = p.scores[row] + start;
+    }
+
+    // Reads the length that the caller gave, if there are lengths.
+    INLINE void limit() {
+        if (p.lengths.data == nullptr) return;
+        const i64 given = p.lengths[row];
+        // Positions beyond all candidates are no error.
+        const bool is_long = p.candidates.data == nullptr && given > length;
+        if (given < 0 || is_long) bits |= BAD_LENGTHS;
+        length = clamped(given, length);
     }
 
     // The number of the candidate that column i belongs to.
@@ -289,15 +308,17 @@ struct Row {
         return static_cast<u32>(candidate) * p.block + (i - place_of(i) * p.block);
     }
 
+    // Whether a candidate has positions that an i32 holds.
+    INLINE bool has_positions(i32 candidate, u32& bits) const {
+        if (static_cast<u32>(candidate) <= p.last_candidate) return true;
+        if (candidate == -1) return false;
+        bits |= OUT_OF_RANGE;
+        return candidate >= 0 && candidate == p.last_candidate + 1;
+    }
+
     // Whether the row covers column i, of this candidate.
     INLINE bool is_covered(u32 i, i32 candidate, u32& bits) const {
-        // Above this number, a candidate has positions beyond an i32.
-        if (static_cast<u32>(candidate) > p.last_candidate) {
-            if (candidate == -1) return false;
-            bits |= OUT_OF_RANGE;
-            if (candidate < 0 || candidate != p.last_candidate + 1) return false;
-        }
-        return position(i, candidate) < length;
+        return has_positions(candidate, bits) && position(i, candidate) < length;
     }
 
     // Writes an output: column i, or that there is none.
@@ -315,120 +336,205 @@ struct Row {
     }
 };
 
-// The sort key of a score; that of -inf for NaN. The same as `exact::sort_key`, without a branch.
-INLINE u32 key_of_score(float x) {
-    const u32 bits = __float_as_uint(exact::add(fmaxf(x, negative_infinity()), 0.0f));
+// The sort key of a score that is not NaN, as `exact::sort_key` has it, without a branch; and that of
+// -inf, which NaN shares.
+INLINE u32 key_of_number(float x) {
+    const u32 bits = __float_as_uint(exact::add(x, 0.0f));
     return bits ^ (static_cast<u32>(static_cast<i32>(bits) >> 31) | 0x80000000u);
+}
+constexpr u32 LOWEST_KEY = 0x007FFFFF;
+
+// The scores of a thread's columns as they lie in memory, and the candidate of each group.
+template <typename T>
+struct Loaded {
+    struct alignas(PACK * sizeof(T)) Pack {
+        T items[PACK];
+    };
+    Pack packs[MAX_GROUPS];
+    i32 candidates[MAX_GROUPS];
+
+    // Loads up to column `end`. All loads are in flight at once. A candidate that the row does not
+    // cover has scores too.
+    INLINE Loaded(const Row<T>& row, const Keys& keys, u32 end) {
+        const bool is_aligned = reinterpret_cast<u64>(row.scores) % sizeof(Pack) == 0;
+        const bool has_candidates = row.p.candidates.data != nullptr;
+        const i32* const from = row.p.candidates[row.row];
+#pragma unroll
+        for (u32 g = 0; g < MAX_GROUPS; g++) {
+            if (g >= keys.groups) break;
+            const u32 first = keys.column(g);
+            if (is_aligned && first + PACK <= end) {
+                packs[g] = *reinterpret_cast<const Pack*>(row.scores + first);
+            } else {
+#pragma unroll
+                for (u32 j = 0; j < PACK; j++) {
+                    packs[g].items[j] = first + j < end ? row.scores[first + j] : T();
+                }
+            }
+            candidates[g] = -1;
+            if (has_candidates && first < end) candidates[g] = __ldg(from + row.place_of(first));
+        }
+    }
+};
+
+constexpr u32 ALL_COVERED = (1u << PACK) - 1;
+
+// Which of the columns first, .. first + PACK - 1 the row covers, a bit for each. `candidate` is that
+// of the first column.
+template <typename T>
+INLINE u32 covered(const Row<T>& row, u32 first, u32 end, i32 candidate, u32& bits) {
+    const WholeRows<T>& p = row.p;
+    u32 count = first < end ? min(end - first, PACK) : 0;
+    if (p.candidates.data != nullptr) {
+        if (p.block % PACK != 0) {
+            u32 mask = 0;
+#pragma unroll 1
+            for (u32 j = 0; j < PACK; j++) {
+                const u32 i = first + j;
+                if (i >= end) break;
+                const i32 own = __ldg(p.candidates[row.row] + row.place_of(i));
+                mask |= row.is_covered(i, own, bits) ? 1u << j : 0;
+            }
+            return mask;
+        }
+        // The columns have one candidate.
+        if (!row.has_positions(candidate, bits)) return 0;
+        const u32 position = row.position(first, candidate);
+        count = position < row.length ? min(row.length - position, count) : 0;
+    }
+    return (1u << count) - 1;
 }
 
 // Turns the scores of a row into keys, and counts the keys in the first bins. Returns the flags that
 // the scores and the candidates raise.
-template <typename T, bool HAS_CANDIDATES>
-INLINE u32 read(Shared& s, const Row<T>& row, const Keys& keys) {
+template <typename T>
+INLINE u32 read(Shared& s, const Row<T>& row, const Loaded<T>& loaded, Keys& keys, u32 end) {
     const WholeRows<T>& p = row.p;
-    const i32* const candidates = p.candidates[row.row];
-    const u32 end = HAS_CANDIDATES ? p.cols : row.length;
-    const u32 first = min(p.forced_first, end);
-    const u32 last = end - min(p.forced_last, end - first);
+    const bool has_forced = p.forced_first + p.forced_last > 0;
+    const u32 first_end = min(p.forced_first, end);
+    const u32 last_begin = end - min(p.forced_last, end - first_end);
     u32 bits = 0;
-    bool has_nan = false;
     u32 count = 0;
-#pragma unroll 1
-    for (u32 from = threadIdx.x; from - threadIdx.x < keys.count; from += AHEAD * blockDim.x) {
-        // Which columns are covered, then their scores: all loads of a kind are in flight at once.
-        u32 covered = 0;
-        if (HAS_CANDIDATES) {
-            i32 given[AHEAD];
 #pragma unroll
-            for (u32 a = 0; a < AHEAD; a++) {
-                const u32 i = from + a * blockDim.x;
-                given[a] = i < end ? __ldg(candidates + row.place_of(i)) : -1;
+    for (u32 g = 0; g < MAX_GROUPS; g++) {
+        if (g >= keys.groups) break;
+        const u32 first = keys.column(g);
+        const u32 mask = covered(row, first, end, loaded.candidates[g], bits);
+        count += __popc(mask);
+u32(&of_group)[PACK] = keys.keys[g];
+        float scores[PACK];
+        // NaN if a score is NaN or infinite.
+        float probe = 0.0f;
+#pragma unroll
+        for (u32 j = 0; j < PACK; j++) {
+            scores[j] = to_f32(loaded.packs[g].items[j]);
+            probe = __fmaf_rn(scores[j], 0.0f, probe);
+            of_group[j] = key_of_number(scores[j]);
+        }
+        if (probe != probe) {
+#pragma unroll
+            for (u32 j = 0; j < PACK; j++) {
+                if (scores[j] == scores[j]) continue;
+                of_group[j] = LOWEST_KEY;
+                if (mask >> j & 1) bits |= NON_FINITE;
             }
+        }
+        if (has_forced) {
 #pragma unroll
-            for (u32 a = 0; a < AHEAD; a++) {
-                const bool is_covered = row.is_covered(from + a * blockDim.x, given[a], bits);
-                covered |= is_covered ? 1u << a : 0;
+            for (u32 j = 0; j < PACK; j++) {
+                const u32 i = first + j;
+                if (i < first_end || i >= last_begin) of_group[j] = FORCED_KEY;
             }
-            count += __popc(covered);
-        } else {
-#pragma unroll
-            for (u32 a = 0; a < AHEAD; a++) covered |= from + a * blockDim.x < end ? 1u << a : 0;
         }
-        float scores[AHEAD];
+        if (mask != ALL_COVERED) {
 #pragma unroll
-        for (u32 a = 0; a < AHEAD; a++) {
-            scores[a] = covered >> a & 1 ? to_f32(row.scores[from + a * blockDim.x]) : 0.0f;
+            for (u32 j = 0; j < PACK; j++) {
+                if ((mask >> j & 1) == 0) of_group[j] = 0;
+            }
         }
+        // Columns that are not covered are counted in the bin of the smallest keys.
 #pragma unroll
-        for (u32 a = 0; a < AHEAD; a++) {
-            const u32 i = from + a * blockDim.x;
-            has_nan |= scores[a] != scores[a];
-            u32 key = key_of_score(scores[a]);
-            if (!HAS_CANDIDATES && (i < first || i >= last)) key = FORCED_KEY;
-            if ((covered >> a & 1) == 0) key = 0;
-            if (i >= keys.count) break;
-            keys.keys()[i] = key;
-            // Columns that are not covered are counted in the bin of the smallest keys.
-            atomicAdd(&s.bins[first_bin(key)], 1u);
-        }
+        for (u32 j = 0; j < PACK; j++) atomicAdd(&s.bins[first_bin(of_group[j])], 1u);
     }
-    if (HAS_CANDIDATES) {
+    if (p.candidates.data != nullptr) {
         count = __reduce_add_sync(ALL_LANES, count);
-        if (threadIdx.x % WARP == 0) atomicAdd(&s.covered, count);
+        if (lane_id() == 0) atomicAdd(&s.covered, count);
     }
-    return has_nan ? bits | NON_FINITE : bits;
+    return bits;
 }
 
-// Lists the columns whose keys stay, at most `k`. When a block calls this function, none of its
+// The sum of the bytes of a word.
+INLINE u32 sum_bytes(u32 word) { return __dp4a(word, 0x01010101u, 0u); }
+
+// How many keys of a thread's groups are counted by `is_counted`, a byte for each group: those of the
+// lanes before this one and, in `warp`, those of all lanes. A group of a warp has 128 keys.
+template <typename Count>
+INLINE u32 count_groups(const Keys& keys, Count is_counted, u32& warp) {
+    static_assert(WARP * PACK < 256 && MAX_GROUPS <= 4);
+    u32 own = 0;
+#pragma unroll
+    for (u32 g = 0; g < MAX_GROUPS; g++) {
+        if (g >= keys.groups) break;
+#pragma unroll
+        for (u32 j = 0; j < PACK; j++) own += is_counted(keys.keys[g][j]) ? 1u << 8 * g : 0;
+    }
+    const u32 through = warp_inclusive_sum(own);
+    warp = __shfl_sync(ALL_LANES, through, WARP - 1);
+    return through - own;
+}
+
+// Lists the columns whose keys stay, at most k. When a block calls this function, none of its
 // threads still reads s.totals.
-INLINE void list_chosen(Shared& s, const Keys& keys, const Cut& cut, u32 k) {
-    const u32 lane = threadIdx.x % WARP;
-#pragma unroll 4
-    for (u32 w = threadIdx.x / WARP; w < keys.words(); w += warps()) {
-        const u32 key = keys.keys()[w * WARP + lane];
-        const u32 above = __ballot_sync(ALL_LANES, key > cut.key);
-        const u32 equal = __ballot_sync(ALL_LANES, key == cut.key);
-        if (lane == 0) keys.word(w) = {above, equal};
+template <bool HAS_TIES>
+INLINE void list_chosen(Shared& s, const Keys& keys, const Cut& cut) {
+    u32 above_warp;
+    u32 ties_warp = 0;
+    u32 above = count_groups(keys, [&](u32 key) { return key > cut.key; }, above_warp);
+    u32 ties = 0;
+    if (HAS_TIES) ties = count_groups(keys, [&](u32 key) { return key == cut.key; }, ties_warp);
+    u32 all;
+    const u32 before = sum_before(s, sum_bytes(above_warp) << 16 | sum_bytes(ties_warp), all);
+    u32 above_before = before >> 16;
+    u32 ties_before = before & 0xFFFF;
+#pragma unroll
+    for (u32 g = 0; g < MAX_GROUPS; g++) {
+        if (g >= keys.groups) break;
+        u16* place = chosen() + above_before + (above >> 8 * g & 0xFF);
+        u32 left = 0;
+        if (HAS_TIES) {
+            const u32 chosen_ties = min(ties_before + (ties >> 8 * g & 0xFF), cut.ties);
+            place += chosen_ties;
+            left = cut.ties - chosen_ties;
+        }
+#pragma unroll
+        for (u32 j = 0; j < PACK; j++) {
+            const u32 key = keys.keys[g][j];
+            bool stays = key > cut.key;
+            if (HAS_TIES && key == cut.key && left > 0) {
+                stays = true;
+                left--;
+            }
+            if (stays) *place++ = static_cast<u16>(keys.column(g) + j);
+        }
+        above_before += above_warp >> 8 * g & 0xFF;
+        ties_before += ties_warp >> 8 * g & 0xFF;
     }
     __syncthreads();
-    // A thread lists the columns of a word.
-    u32 above_before = 0;
-    u32 ties_before = 0;
-#pragma unroll 1
-    for (u32 from = 0; from < keys.words(); from += blockDim.x) {
-        const u32 w = from + threadIdx.x;
-        const Word word = w < keys.words() ? keys.word(w) : Word{0, 0};
-        u32 kept = word.above;
-        u32 ties = cut.ties == 0 ? 0 : word.equal;
-        const u32 own = __popc(kept) << 16 | __popc(ties);
-        const u32 through = warp_inclusive_sum(own);
-        u32 all;
-        const u32 before =
-            sum_before(s, __shfl_sync(ALL_LANES, through, WARP - 1), all) + through - own;
-        const u32 ties_through = min(ties_before + (before & 0xFFFF), cut.ties);
-        u32 place = above_before + (before >> 16) + ties_through;
-        for (u32 left = cut.ties - ties_through; left > 0 && ties != 0; left--) {
-            kept |= ties & (0 - ties);
-            ties &= ties - 1;
-        }
-        for (; kept != 0 && place < k; place++) {
-            keys.chosen()[place] = static_cast<u16>(w * WARP + __ffs(kept) - 1);
-            kept &= kept - 1;
-        }
-        above_before += all >> 16;
-        ties_before += all & 0xFFFF;
-        __syncthreads();
-    }
 }
 
 template <typename T>
 INLINE void choose(const WholeRows<T>& p) {
     __shared__ Shared s;
-    const Row<T> row(p, blockIdx.x);
+    Row<T> row(p, blockIdx.x);
     const bool has_candidates = p.candidates.data != nullptr;
+    if (!has_candidates) row.limit();
     const u32 end = has_candidates ? p.cols : row.length;
-    const Keys keys = {(end + WARP - 1) / WARP * WARP, p.room};
+    Keys keys(end);
+    const Loaded<T> loaded(row, keys, end);
+    // With candidates, the loads of scores need not wait for the length.
+    if (has_candidates) row.limit();
     clear_bins(s);
+    if (threadIdx.x < MAX_COMPARED) s.list[threadIdx.x] = 0;
     if (threadIdx.x == 0) {
         s.listed = 0;
         s.lowest = NONE;
@@ -437,14 +543,18 @@ INLINE void choose(const WholeRows<T>& p) {
         s.covered = has_candidates ? 0 : row.length;
     }
     __syncthreads();
-    u32 bits = has_candidates ? read<T, true>(s, row, keys) : read<T, false>(s, row, keys);
+    u32 bits = read(s, row, loaded, keys, end);
     if (threadIdx.x == 0) bits |= row.bits;
     __syncthreads();
     const u32 count = s.covered;
     const Cut cut = count > p.k ? find_cut(s, keys, p.k) : Cut{0, 0};
-    list_chosen(s, keys, cut, p.k);
+    if (cut.ties == 0) {
+        list_chosen<false>(s, keys, cut);
+    } else {
+        list_chosen<true>(s, keys, cut);
+    }
     for (u32 i = threadIdx.x; i < p.k; i += blockDim.x) {
-        row.put(i, i < count ? keys.chosen()[i] : NONE, bits);
+        row.put(i, i < count ? chosen()[i] : NONE, bits);
     }
     const u32 any = __reduce_or_sync(ALL_LANES, bits);
     if (threadIdx.x % WARP == 0) raise(p.flags, any);

@@ -5,9 +5,11 @@
 
 // The largest number of threads of a block.
 enum : u32 { MAX_THREADS = 1024u };
+// The largest number of columns of a row: 16 for each thread.
+enum : u32 { MAX_COLS = 16384u };
 
-// The parameters of the kernels that keep the keys of a row in shared memory. `T` is the type of
-// the scores.
+// The parameters of the kernels that keep the keys of a row in registers. `T` is the type of the
+// scores.
 template <typename T>
 struct WholeRows {
     // Scores, [rows, cols].
@@ -34,8 +36,6 @@ struct WholeRows {
     u32 cols;
     // The number of positions of a row.
     u32 k;
-    // The number of keys for which shared memory has room, a multiple of 32.
-    u32 room;
     // How many of the first positions are always chosen.
     u32 forced_first;
     // How many of the last positions are always chosen.
@@ -52,10 +52,9 @@ struct WholeRows {
     u32 blocks;
     // The number of positions in a cache block.
     u32 block_size;
-    u32 reserved;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(WholeRows<float>) == 200);
+static_assert(sizeof(WholeRows<float>) == 192);
 static_assert(SPEC_OFFSET(WholeRows<float>, scores.data) == 0);
 static_assert(SPEC_OFFSET(WholeRows<float>, scores.stride) == 8);
 static_assert(SPEC_OFFSET(WholeRows<float>, lengths.data) == 16);
@@ -77,13 +76,11 @@ static_assert(SPEC_OFFSET(WholeRows<float>, requests) == 136);
 static_assert(SPEC_OFFSET(WholeRows<float>, flags) == 144);
 static_assert(SPEC_OFFSET(WholeRows<float>, cols) == 152);
 static_assert(SPEC_OFFSET(WholeRows<float>, k) == 156);
-static_assert(SPEC_OFFSET(WholeRows<float>, room) == 160);
-static_assert(SPEC_OFFSET(WholeRows<float>, forced_first) == 164);
-static_assert(SPEC_OFFSET(WholeRows<float>, forced_last) == 168);
-static_assert(SPEC_OFFSET(WholeRows<float>, block) == 172);
-static_assert(SPEC_OFFSET(WholeRows<float>, per_block) == 176);
-static_assert(SPEC_OFFSET(WholeRows<float>, last_candidate) == 180);
-static_assert(SPEC_OFFSET(WholeRows<float>, tables) == 184);
-static_assert(SPEC_OFFSET(WholeRows<float>, blocks) == 188);
-static_assert(SPEC_OFFSET(WholeRows<float>, block_size) == 192);
-static_assert(SPEC_OFFSET(WholeRows<float>, reserved) == 196);
+static_assert(SPEC_OFFSET(WholeRows<float>, forced_first) == 160);
+static_assert(SPEC_OFFSET(WholeRows<float>, forced_last) == 164);
+static_assert(SPEC_OFFSET(WholeRows<float>, block) == 168);
+static_assert(SPEC_OFFSET(WholeRows<float>, per_block) == 172);
+static_assert(SPEC_OFFSET(WholeRows<float>, last_candidate) == 176);
+static_assert(SPEC_OFFSET(WholeRows<float>, tables) == 180);
+static_assert(SPEC_OFFSET(WholeRows<float>, blocks) == 184);
+static_assert(SPEC_OFFSET(WholeRows<float>, block_size) == 188);

@@ -1,10 +1,10 @@
 //! Host side of `kernels/indexer_topk_row.cu`: the kernel that does all of `indexer_topk` in rows
-//! whose keys a block holds in shared memory, after `pool` where these are the scores of blocks.
+//! whose keys a block holds in registers, after `pool` where these are the scores of blocks.
 
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
 use spec_core::ops::IndexerTopk;
-use spec_core::ops::indexer_topk::{Buffers, MAX_K, Pages, Plan};
+use spec_core::ops::indexer_topk::{Buffers, Pages, Plan};
 use spec_core::{DType, Kernel, Result, Stream, ViewMut, launch_params};
 
 use super::indexer_topk_blocks::{Arguments, Prologue, grid};
@@ -12,25 +12,20 @@ use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{IntegerRows, Integers, Rows};
 use crate::kernel::{Function, Shape};
-use crate::limits::Limits;
-use crate::shape::WARP;
 
 static KERNELS: Archive = archive!("indexer_topk_row");
 
 /// The smallest number of threads of a block, which clear and search the bins.
 const MIN_THREADS: u32 = 256;
-/// The largest number of columns of a row; and of a row in calls of more than `FEW_ROWS` rows, since
-/// a bound is faster there: of 1024 rows of 16,384 scores on an H100, it chooses in 80.5 us, and the
+/// The largest number of columns of a row in calls of more than `FEW_ROWS` rows, since a bound is
+/// faster there: of 1024 rows of 16,384 scores on an H100, it chooses in 80.5 us, and the
 /// kernel of this file in 88.9: `spec-bench indexer_topk --device cuda:0 --shape rows=1024,cols=16384`.
-const MAX_COLS: usize = 1 << 14;
 const MAX_COLS_OF_MANY: usize = 1 << 13;
 const FEW_ROWS: usize = 256;
-/// Shared memory that the kernel uses for any plan, in bytes, rounded up.
-const FIXED_SHARED: usize = 10 * 1024;
 
 launch_params! {
-    /// The parameters of the kernels that keep the keys of a row in shared memory. `T` is the type of
-    /// the scores.
+    /// The parameters of the kernels that keep the keys of a row in registers. `T` is the type of the
+    /// scores.
     struct WholeRows<T> {
         /// Scores, [rows, cols].
         scores: Rows as "Rows<const T>",
@@ -57,8 +52,6 @@ launch_params! {
         cols: u32,
         /// The number of positions of a row.
         k: u32,
-        /// The number of keys for which shared memory has room, a multiple of 32.
-        room: u32,
         /// How many of the first positions are always chosen.
         forced_first: u32,
         /// How many of the last positions are always chosen.
@@ -75,36 +68,23 @@ launch_params! {
         blocks: u32,
         /// The number of positions in a cache block.
         block_size: u32,
-        reserved: u32,
     }
 
     /// The largest number of threads of a block.
     const MAX_THREADS: u32 = 1024;
+    /// The largest number of columns of a row: 16 for each thread.
+    const MAX_COLS: usize = 1 << 14;
 }
 
 #[cfg(test)]
 pub(super) const HEADER: Header =
     Header { name: "indexer_topk_row", includes: &["ids.cuh"], structs: &[WholeRows::DESCRIPTION] };
 
-/// Whether the shared memory of a block holds the keys of a row, or of its blocks.
+/// Whether the registers of a block hold the keys of a row, or of its blocks.
 pub(super) fn fits(plan: &Plan) -> bool {
     let is_few = plan.scores.rows <= FEW_ROWS || plan.candidates.is_some();
     plan.items() <= if is_few { MAX_COLS } else { MAX_COLS_OF_MANY }
 }
-
-/// The keys for which shared memory has room.
-fn room(plan: &Plan) -> usize {
-    plan.items().next_multiple_of(WARP as usize)
-}
-
-/// Bytes of so many keys, of two bits for each key, and of the chosen columns, which are u16.
-const fn dynamic_shared(room: usize, k: usize) -> usize {
-    room * 4 + room / 4 + k * 2
-}
-
-// Every device has the memory for the longest row.
-const _: () =
-    assert!(FIXED_SHARED + dynamic_shared(MAX_COLS, MAX_K) <= Limits::MIN_SHARED as usize);
 
 /// The kernels of a plan that [`fits`].
 pub(super) struct Prepared {
@@ -136,8 +116,7 @@ impl Prepared {
         let threads = threads(plan, cuda.limits().multiprocessors);
         Ok(Prepared {
             function: cuda.function(&KERNELS, &format!("indexer_topk_row_{dtype}"))?,
-            shape: Shape::new(grid(cuda, rows, rows)?, threads)
-                .shared(dynamic_shared(room(plan), plan.k) as u32),
+            shape: Shape::new(grid(cuda, rows, rows)?, threads).shared(plan.k as u32 * 2),
             prologue,
             plan: plan.clone(),
             cuda: cuda.clone(),
@@ -183,7 +162,6 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
             flags: given.flags,
             cols: plan.items() as u32,
             k: plan.k as u32,
-            room: room(plan) as u32,
             forced_first: plan.blocks.forced_first as u32,
             forced_last: plan.blocks.forced_last as u32,
             block,
@@ -192,13 +170,12 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
             tables: of_table(|pages| pages.block_table.rows),
             blocks: of_table(|pages| pages.block_table.cols),
             block_size: of_table(|pages| pages.block_size),
-            reserved: 0,
         };
         // SAFETY: `Blocks` and `WholeRows` have the layouts of the kernels' structs; the buffers
         // were checked against the plan. Both kernels clamp lengths and starts, which are data, to
-        // the plan's sizes. A block of threads has a row, and shared memory room for its columns. It
-        // skips requests without a table and positions without a block. The second kernel waits for
-        // the first (`follow`).
+        // the plan's sizes. A block of threads has a row, registers for its columns, and shared
+        // memory for the k that are chosen. It skips requests without a table and positions without
+        // a block. The second kernel waits for the first (`follow`).
         cuda.enqueue(stream, |queue| unsafe {
             match first {
                 Some((function, shape, blocks)) => {
