@@ -1,8 +1,9 @@
 """One vLLM engine on a GPU and batches of requests: `python bench/vllm_serve.py --batch 1 32 128`.
 
 Prints a line of JSON for the engine, then one for each batch: tokens per second (the best of some
-turns), a digest of the texts, how many drafts were made and accepted. `vllm_matrix.py` runs several of
-these, one after the other, and compares them.
+turns), a digest of the texts, how many drafts were made and accepted. With `--wait` it serves a batch
+only when its number of requests arrives as a line of its input: so `vllm_matrix.py` keeps several engines
+alive, lets one of them work at a time, and compares them.
 
 Models: `smol` and `llama1b` have the shapes of SmolLM2-135M and Llama-3.2-1B with random weights, which
 accept nearly no draft, and `moe` is a small mixture of experts. Real weights come from `--gguf FILE` or from
@@ -16,6 +17,7 @@ import os
 import random
 import statistics
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -54,6 +56,9 @@ def options():
     parser.add_argument("--repetition-penalty", type=float, default=1.0)
     parser.add_argument("--eager", action="store_true", help="no CUDA graphs")
     parser.add_argument("--sizes", type=int, nargs="*", help="cudagraph_capture_sizes")
+    parser.add_argument("--kv-gib", type=float, default=8.0, help="GiB of the device for keys and values")
+    parser.add_argument("--wait", action="store_true", help="serve the batches that the input names")
+    parser.add_argument("--cores", type=int, nargs="*", help="cores of the host, with --wait")
     parser.add_argument("--host", action="store_true", help="how long parts of a step keep the host")
     return parser
 
@@ -66,6 +71,7 @@ def shaped(name, folder):
     where = Path(folder) / name
     if (where / "config.json").exists():
         return str(where)
+    where.parent.mkdir(parents=True, exist_ok=True)
     kind, hidden, intermediate, layers, heads, kv_heads, vocab = SHAPES[name]
     experts = {
         "moe_intermediate_size": 512,
@@ -95,7 +101,22 @@ def shaped(name, folder):
     torch.manual_seed(7)
     with torch.device("cuda"):
         model = AutoModelForCausalLM.from_config(config)
-    model.to(torch.bfloat16).save_pretrained(where)
+    return saved(model.to(torch.bfloat16), where)
+
+
+def saved(model, where, tokenizer=None):
+    """The folder `where` with a model. Other processes may be making the same folder: each writes one of its
+    own, and the first that is whole gets the name."""
+    with tempfile.TemporaryDirectory(dir=where.parent) as own:
+        made = Path(own) / where.name
+        model.save_pretrained(made)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(made)
+        try:
+            made.rename(where)
+        except OSError:
+            if not (where / "config.json").exists():
+                raise
     return str(where)
 
 
@@ -108,15 +129,14 @@ def from_gguf(file, folder):
     where = Path(folder) / file.stem
     if (where / "config.json").exists():
         return str(where)
+    where.parent.mkdir(parents=True, exist_ok=True)
     taken = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-    AutoTokenizer.from_pretrained(**taken).save_pretrained(where)
     model = AutoModelForCausalLM.from_pretrained(**taken, dtype=torch.bfloat16)
     # transformers refuses to save what came from a GGUF file, although its weights are plain numbers now.
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
-    model.save_pretrained(where)
-    return str(where)
+    return saved(model, where, AutoTokenizer.from_pretrained(**taken))
 
 
 def weights(asked):
@@ -227,7 +247,9 @@ def started(asked):
         dtype="bfloat16",
         max_model_len=2048,
         max_num_seqs=max(asked.batch),
-        gpu_memory_utilization=0.5,
+        # What other engines on the device hold must not change how much this one takes.
+        gpu_memory_utilization=0.1,
+        kv_cache_memory_bytes=int(asked.kv_gib * 2**30),
         seed=0,
         enable_prefix_caching=False,
         disable_log_stats=False,
@@ -268,28 +290,53 @@ def prompts(asked, llm, batch):
     return [{"prompt_token_ids": text} for text in texts(asked, weights(asked), batch, vocab)]
 
 
+class Served:
+    """One batch of requests, which the engine serves as often as it is called."""
+
+    def __init__(self, asked, llm, batch):
+        self.llm, self.batch, self.tokens = llm, batch, asked.tokens
+        self.given, self.wanted = prompts(asked, llm, batch), asks(asked, batch, asked.tokens)
+
+    def __call__(self):
+        """A line: tokens per second, a digest of the texts, drafts made and accepted."""
+        before, start = drafts(self.llm), time.perf_counter()
+        made = self.llm.generate(self.given, self.wanted, use_tqdm=False)
+        seconds = time.perf_counter() - start
+        tokens = [list(one.outputs[0].token_ids) for one in made]
+        return {
+            "batch": self.batch,
+            "tokens_per_s": round(self.batch * self.tokens / seconds, 1),
+            "digest": hashlib.sha256(repr(tokens).encode()).hexdigest()[:16],
+            "drafts": [now - then for now, then in zip(drafts(self.llm), before)],
+        }
+
+
 def main():
     asked = options().parse_args()
     llm, core, runner = started(asked)
     host = Host() if asked.host else None
     if host:
         wrap(core, runner, host.timed)
-    for batch in asked.batch:
-        given, wanted = prompts(asked, llm, batch), asks(asked, batch, asked.tokens)
-        before, times = drafts(llm), []
-        for _ in range(1 + asked.turns):
-            start = time.perf_counter()
-            made = llm.generate(given, wanted, use_tqdm=False)
-            times.append(time.perf_counter() - start)
-            if host and len(times) == 1:
-                host.take()
-        tokens = [list(one.outputs[0].token_ids) for one in made]
-        line = {
-            "batch": batch,
-            "tokens_per_s": round(batch * asked.tokens / min(times[1:]), 1),
-            "median_tokens_per_s": round(batch * asked.tokens / statistics.median(times[1:]), 1),
-            "digest": hashlib.sha256(repr(tokens).encode()).hexdigest()[:16],
-            "drafts": [now - then for now, then in zip(drafts(llm), before)],
+    batches = {batch: Served(asked, llm, batch) for batch in asked.batch}
+    if asked.wait:
+        for served in batches.values():
+            served()
+        for task in os.listdir("/proc/self/task") if asked.cores else ():
+            os.sched_setaffinity(int(task), asked.cores)
+        print(json.dumps({"ready": asked.batch}), flush=True)
+        for line in sys.stdin:
+            print(json.dumps(batches[int(line)]()), flush=True)
+        return
+    for served in batches.values():
+        served()
+        if host:
+            host.take()
+        turns = [served() for _ in range(asked.turns)]
+        speeds = [turn["tokens_per_s"] for turn in turns]
+        line = turns[-1] | {
+            "tokens_per_s": max(speeds),
+            "median_tokens_per_s": statistics.median(speeds),
+            "drafts": [sum(turn["drafts"][i] for turn in turns) for i in (0, 1)],
         }
         if host:
             line["host_us"] = host.take()

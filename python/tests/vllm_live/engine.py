@@ -23,9 +23,9 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 if WANTED.get("ranks"):
     # A question to all ranks is a function, which is pickled.
     os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
-    # vLLM compiles its embedding of a rank's tokens, for which torch asks Triton for more than
-    # `sitecustomize.py` has.
-    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+# vLLM compiles parts of itself (the ranks of log-probabilities, the embedding of a rank's tokens), for which
+# torch asks Triton for more than `sitecustomize.py` has.
+os.environ["TORCHDYNAMO_DISABLE"] = "1"
 for name in ("VLLM_NO_USAGE_STATS", "DO_NOT_TRACK", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
     os.environ[name] = "1"
 
@@ -135,7 +135,7 @@ def main():
             made = llm.generate(
                 [{"prompt_token_ids": text} for text in texts], asked, use_tqdm=False
             )
-        except Exception as refused:
+        except ValueError as refused:
             line["refused"] = str(refused)
         else:
             line["tokens"] = [list(one.outputs[0].token_ids) for one in made]
