@@ -94,6 +94,7 @@ def served(core):
 def main():
     import torch
     from vllm import LLM, SamplingParams
+    from vllm.exceptions import VLLMClientError
     from vllm.sampling_params import StructuredOutputsParams
 
     torch.set_num_threads(2)
@@ -135,7 +136,7 @@ def main():
             made = llm.generate(
                 [{"prompt_token_ids": text} for text in texts], asked, use_tqdm=False
             )
-        except ValueError as refused:
+        except VLLMClientError as refused:
             line["refused"] = str(refused)
         else:
             line["tokens"] = [list(one.outputs[0].token_ids) for one in made]

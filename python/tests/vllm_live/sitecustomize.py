@@ -1,11 +1,13 @@
 """Has Triton's interpreter serve vLLM's second model runner on a machine without a GPU.
 
 vLLM asks Triton for a backend called "cpu", which Triton does not have; with ``TRITON_INTERPRET=1`` no
-backend is called, so that one which compiles nothing is enough. Python imports this file by its name.
+backend is called, so that one which compiles nothing is enough. Without the variable, this file does nothing:
+the first runner has a way without Triton for all but drafts. Python imports this file by its name.
 """
 
 import importlib.abc
 import importlib.util
+import os
 import sys
 
 
@@ -45,4 +47,5 @@ def _add(module):
     module.backends["cpu"] = kind(compiler=Compiler, driver=Driver)
 
 
-sys.meta_path.insert(0, _Backends())
+if os.environ.get("TRITON_INTERPRET") == "1":
+    sys.meta_path.insert(0, _Backends())
