@@ -146,8 +146,9 @@ INLINE void sorted(const Params& p) {
     if (threadIdx.x == 0 && p.counts != nullptr) p.counts[blockIdx.x] = static_cast<i32>(total);
 }
 
-#define SORTED(threads, items) \
-    SPEC_KERNEL(deduplicate_topk_sort_##threads##_##items, (sorted<threads, items>), Params, threads)
+#define SORTED(threads, items)                                                               \
+    SPEC_KERNEL(deduplicate_topk_sort_##threads##_##items, (sorted<threads, items>), Params, \
+                threads)
 SORTED(128, 16)
 SORTED(256, 8)
 SORTED(256, 16)

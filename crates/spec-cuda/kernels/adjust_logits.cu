@@ -25,8 +25,8 @@
 // Blocks of `ranked` on a multiprocessor: while one waits for memory, the other counts.
 constexpr u32 RANKED_BLOCKS = 2;
 
-// Loads what a block needs to know of its row, calls `Class::clear`, then then(text, piece, logits),
-// which returns flags.
+// Loads what a block needs to know of its row, calls `Class::clear`, then then(text, piece,
+// logits), which returns flags.
 template <typename Class, typename Logits, typename Then>
 INLINE void adjust(const Params& p, Then then) {
     __shared__ Row s;
@@ -100,8 +100,10 @@ SPEC_KERNEL(adjust_logits_direct_f32, direct_of<float>, Params, DIRECT_THREADS)
 SPEC_KERNEL(adjust_logits_direct_f16, direct_of<f16>, Params, DIRECT_THREADS)
 SPEC_KERNEL(adjust_logits_direct_bf16, direct_of<bf16>, Params, DIRECT_THREADS)
 SPEC_KERNEL(adjust_logits_direct_dry, direct_dry, Params, DIRECT_THREADS)
-SPEC_KERNEL_BLOCKS(adjust_logits_ranked_f32, ranked_of<float>, Params, RANKED_THREADS, RANKED_BLOCKS)
+SPEC_KERNEL_BLOCKS(adjust_logits_ranked_f32, ranked_of<float>, Params, RANKED_THREADS,
+                   RANKED_BLOCKS)
 SPEC_KERNEL_BLOCKS(adjust_logits_ranked_f16, ranked_of<f16>, Params, RANKED_THREADS, RANKED_BLOCKS)
-SPEC_KERNEL_BLOCKS(adjust_logits_ranked_bf16, ranked_of<bf16>, Params, RANKED_THREADS, RANKED_BLOCKS)
+SPEC_KERNEL_BLOCKS(adjust_logits_ranked_bf16, ranked_of<bf16>, Params, RANKED_THREADS,
+                   RANKED_BLOCKS)
 SPEC_KERNEL_BLOCKS(adjust_logits_ranked_dry, ranked_dry, Params, RANKED_THREADS, RANKED_BLOCKS)
 SPEC_KERNEL(adjust_logits_think, think::force, Params, THINK_THREADS)

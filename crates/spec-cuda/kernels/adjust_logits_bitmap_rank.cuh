@@ -51,10 +51,16 @@ struct Class : Words {
     u32 slots;
 
     INLINE Class(const Params& p)
-        : Words(p), counted(reinterpret_cast<u32*>(shared_words)), forbidden(counted + p.class_words),
-          before(forbidden + p.class_words), keys(before + p.class_words / GROUP),
-          values(keys + p.slots), first(values + p.slots),
-          matches(first + (p.biases == 0 ? 0 : p.slots)), words(p.class_words), slots(p.slots) {}
+        : Words(p),
+          counted(reinterpret_cast<u32*>(shared_words)),
+          forbidden(counted + p.class_words),
+          before(forbidden + p.class_words),
+          keys(before + p.class_words / GROUP),
+          values(keys + p.slots),
+          first(values + p.slots),
+          matches(first + (p.biases == 0 ? 0 : p.slots)),
+          words(p.class_words),
+          slots(p.slots) {}
 
     // Clears the bits.
     INLINE static void clear(const Params& p) {
@@ -183,7 +189,8 @@ INLINE void each_bias(const Params& p, const Row& s, Class& own, Found found) {
 
 // The logit of a token after all rules.
 template <typename Class>
-INLINE float adjusted(const Params& p, const Row& s, const Class& own, u32 slot, u32 column, float x) {
+INLINE float adjusted(const Params& p, const Row& s, const Class& own, u32 slot, u32 column,
+                      float x) {
     x = flushed(x);
     const u32 value = own.values[slot];
     const u32 first = p.biases == 0 ? NONE : own.first[slot];

@@ -12,8 +12,9 @@
 // written last. No entry needs a search, and entries that no token marked are never visited.
 //
 // With DRY there is one more array, `matches`, with a byte for each token: how long a sequence the
-// token would repeat, 0 if DRY does not penalise it. Threads mark these bytes before the first entry
-// is taken. Tokens with such a byte are finished last, after a barrier, by a pass over the array.
+// token would repeat, 0 if DRY does not penalise it. Threads mark these bytes before the first
+// entry is taken. Tokens with such a byte are finished last, after a barrier, by a pass over the
+// array.
 //
 // An entry has 16 bits if the number of generated tokens of the text fits 13 bits. Otherwise an
 // entry has 32 bits, and the class is processed in two halves.

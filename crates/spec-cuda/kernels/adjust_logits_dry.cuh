@@ -1,8 +1,8 @@
-// adjust_logits: DRY, which penalises a token the more, the longer the sequence that the token would
-// repeat. Only the kernels whose names have `dry` have it.
+// adjust_logits: DRY, which penalises a token the more, the longer the sequence that the token
+// would repeat. Only the kernels whose names have `dry` have it.
 //
-// Sequences have at most 64 tokens, so the tail of the text in shared memory has the tokens that end
-// it. As in the search for n-grams, most positions are excluded by the token before them.
+// Sequences have at most 64 tokens, so the tail of the text in shared memory has the tokens that
+// end it. As in the search for n-grams, most positions are excluded by the token before them.
 #pragma once
 
 #include "adjust_logits_row.cuh"

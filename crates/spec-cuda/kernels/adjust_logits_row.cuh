@@ -348,7 +348,8 @@ INLINE void set_bit(u32* words, u32 place) {
 
 // Sets the logits of forbidden tokens to -infinity. After a barrier that follows all other writes.
 template <typename Logits>
-INLINE void write_forbidden(const Words& own, const u32* forbidden, u32 words, const Logits& logits) {
+INLINE void write_forbidden(const Words& own, const u32* forbidden, u32 words,
+                            const Logits& logits) {
 #pragma unroll 1
     for (u32 at = threadIdx.x; at < words; at += blockDim.x) {
 #pragma unroll 1

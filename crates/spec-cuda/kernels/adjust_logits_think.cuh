@@ -1,9 +1,9 @@
 // adjust_logits: thinking budgets. A block finds the token that a row must take.
 //
-// The block reads the row's text once to find where its last thinking starts, and a second time, only
-// if the budget is used up, to see whether the thinking has already ended. Bytes: 16 KB for a text of
-// 4096 tokens of 4 bytes. Latency dominates: one access to memory for the row's lengths, one for the
-// text, one for the path of drafts.
+// The block reads the row's text once to find where its last thinking starts, and a second time,
+// only if the budget is used up, to see whether the thinking has already ended. Bytes: 16 KB for a
+// text of 4096 tokens of 4 bytes. Latency dominates: one access to memory for the row's lengths,
+// one for the text, one for the path of drafts.
 #pragma once
 
 #include "adjust_logits_row.cuh"
@@ -28,8 +28,8 @@ struct List {
     }
 };
 
-// Calls found(end, at, token) for each `end` with from < end <= to: `at` is the position of the last
-// of the text's first `end` tokens, and `token` is the token there. By the whole block.
+// Calls found(end, at, token) for each `end` with from < end <= to: `at` is the position of the
+// last of the text's first `end` tokens, and `token` is the token there. By the whole block.
 template <typename Found>
 INLINE void each_end(const Text& text, u64 row, u32 from, u32 to, Found found) {
     const Row& s = text.s;

@@ -15,7 +15,8 @@ constexpr u32 SMALL_WORDS = 1u << LOG_SMALL_WORDS;
 // MEDIUM: the span of values whose nonempty words are marked, with a word of marks for each thread.
 constexpr i32 MEDIUM = 1 << 20;
 constexpr u32 PRESENCE_WORDS = MEDIUM / WARP / WARP;
-static_assert(SMALL_WORDS == SMALL / WARP && SMALL_WORDS == 8 * THREADS && PRESENCE_WORDS == THREADS);
+static_assert(SMALL_WORDS == SMALL / WARP && SMALL_WORDS == 8 * THREADS &&
+              PRESENCE_WORDS == THREADS);
 // Counters of buckets: one byte each, four in a word.
 constexpr u32 LOG_BUCKETS = 14;
 constexpr u32 COUNTER_WORDS = (1u << LOG_BUCKETS) / 4;
@@ -36,7 +37,8 @@ constexpr u32 ALL_WRITTEN = 0xFFFFFFFFu;
 
 // Arrays in dynamic shared memory.
 struct Shared {
-    u32* bits;  // BIT_WORDS words of what follows; or a window's bitmap, which may reach over `stage`
+    u32*
+        bits;  // BIT_WORDS words of what follows; or a window's bitmap, which may reach over `stage`
     u32* stage; // sorted values
 
     INLINE Shared() {

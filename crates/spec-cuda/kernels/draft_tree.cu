@@ -9,8 +9,8 @@
 // ranks the chains of all requests.
 //
 // Ranking a tree: a thread has a candidate, or up to ITEMS, and multiplies the shares on the way up
-// to the root, LEVELS levels at a time. A histogram of survivals leaves out most candidates that are
-// not among the first n. The others are compared each with every other.
+// to the root, LEVELS levels at a time. A histogram of survivals leaves out most candidates that
+// are not among the first n. The others are compared each with every other.
 //
 // The budget: a histogram of all requests' drafts finds the few among which the cut lies. These are
 // compared with each other too.

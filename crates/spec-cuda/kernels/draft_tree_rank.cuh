@@ -112,8 +112,8 @@ INLINE u64 resolve(const Params& p, const Candidates& all, u32 j, const Base& ba
     return record_of(survival_bits(survival), depth, j, parent);
 }
 
-// Finds the records of all candidates whose slots are loaded, but for candidates deeper than n: each
-// of these has n candidates before it and is never offered.
+// Finds the records of all candidates whose slots are loaded, but for candidates deeper than n:
+// each of these has n candidates before it and is never offered.
 INLINE void resolve_all(const Params& p, const Candidates& all, float trust) {
     Base base = {0, 1.0f};
     u32 deeper = 0;
@@ -224,9 +224,9 @@ INLINE void list_first(const Params& p, RankSpace& space, const Candidates& all)
     __syncthreads();
 }
 
-// Ranks the candidates of a request with a tree. Calls f(record, rank) in one thread for each of the
-// first n records, or for all if there are fewer. `memory` has room for the slots and records of all
-// candidates. Returns how many of the first n records there are, or NONE if the request has
+// Ranks the candidates of a request with a tree. Calls f(record, rank) in one thread for each of
+// the first n records, or for all if there are fewer. `memory` has room for the slots and records
+// of all candidates. Returns how many of the first n records there are, or NONE if the request has
 // finished.
 template <typename Function>
 INLINE u32 rank_tree(const Params& p, u64 request, u64* memory, const Function& f) {

@@ -55,8 +55,8 @@ INLINE u32 probability(float value, u32& bits) {
     return is_number ? min(given, ONE) : 0;
 }
 
-// A product of numbers from 0 to 1 as bits: 0 below MIN_SURVIVAL. A product never rises with further
-// factors, so it does not matter after which factor it is compared with MIN_SURVIVAL.
+// A product of numbers from 0 to 1 as bits: 0 below MIN_SURVIVAL. A product never rises with
+// further factors, so it does not matter after which factor it is compared with MIN_SURVIVAL.
 INLINE u32 survival_bits(float product) {
     const u32 bits = __float_as_uint(product);
     return bits < MIN_SURVIVAL ? 0 : bits;

@@ -93,9 +93,9 @@ struct alignas(16) Histogram {
 // The number of bits by which values are shifted so that BINS bins cover `width` values.
 INLINE u32 shift_for(u32 width) { return width <= BINS ? 0 : WARP - __clz(width - 1) - BIN_BITS; }
 
-// Narrows `range` until at most `enough` values are undecided and the range is at most `width` wide,
-// or one value is undecided. `wanted` values come first, at least 1. `values.each(f)` calls f(value)
-// for each value of this thread. `histogram` was cleared before the last barrier.
+// Narrows `range` until at most `enough` values are undecided and the range is at most `width`
+// wide, or one value is undecided. `wanted` values come first, at least 1. `values.each(f)` calls
+// f(value) for each value of this thread. `histogram` was cleared before the last barrier.
 template <typename Values>
 INLINE Range narrow(Histogram& histogram, Range range, u32 shift, u32 wanted, u32 enough,
                     u32 width, const Values& values) {
@@ -163,8 +163,8 @@ struct alignas(16) List {
 
 // ---- the budget ------------------------------------------------------------------
 
-// Which drafts the budget keeps: those with a place below `undecided.low`, and undecided ones with a
-// tie above `last`.
+// Which drafts the budget keeps: those with a place below `undecided.low`, and undecided ones with
+// a tie above `last`.
 struct Cut {
     Range undecided;
     u64 last;

@@ -53,12 +53,15 @@ struct ExpSum {
 
     // Combines the sums of the warp's lanes. All lanes then have the result.
     INLINE void fold() {
-        const float largest = exact::value_of_key(__reduce_max_sync(ALL_LANES, exact::sort_key(unit)));
+        const float largest =
+            exact::value_of_key(__reduce_max_sync(ALL_LANES, exact::sort_key(unit)));
         sum = warp_sum(sum * approximate_exp(unit - largest));
         unit = largest;
     }
 
-    INLINE u64 bits() const { return static_cast<u64>(__float_as_uint(unit)) << 32 | __float_as_uint(sum); }
+    INLINE u64 bits() const {
+        return static_cast<u64>(__float_as_uint(unit)) << 32 | __float_as_uint(sum);
+    }
 
     // The total of `count` sums, given by their `bits`, divided by e^largest. By a warp.
     INLINE static float total(const u64* sums, u32 count, float largest) {

@@ -47,7 +47,8 @@ struct LargestOfFinite {
 };
 
 template <bool RESIDUAL, typename T>
-__device__ __noinline__ Found largest_of_nonfinite_row(Row<T> row, u32 piece, u32 pieces, u32 lane) {
+__device__ __noinline__ Found largest_of_nonfinite_row(Row<T> row, u32 piece, u32 pieces,
+                                                       u32 lane) {
     return largest_by<RESIDUAL, Pack<T>::N>(row, piece, pieces, lane);
 }
 

@@ -1,13 +1,13 @@
-// hot_slots: which slots of a device buffer hold the KV entries that a step wants, and which entries
-// must be fetched into the buffer.
+// hot_slots: which slots of a device buffer hold the KV entries that a step wants, and which
+// entries must be fetched into the buffer.
 //
 // A block of 1024 threads owns a row with m wanted entries and h slots. It works in phases, with a
 // barrier between them:
 //
 // 1. The wanted entries go into a set (hot_slots_sets.cuh): a bitmap if they lie in a range of 2^20
 //    numbers, as positions of a text mostly do, else a hash table. Each distinct entry has an id.
-// 2. Each slot looks up the entry that it holds. The lowest slot of an entry is the minimum that the
-//    slots leave at the entry's id: a hit.
+// 2. Each slot looks up the entry that it holds. The lowest slot of an entry is the minimum that
+//    the slots leave at the entry's id: a hit.
 // 3. Entries without a slot are the misses, n of them. Meanwhile the slots that a miss may take are
 //    counted by age in a histogram, whose first bin has the empty slots. Ages below 1024 have a bin
 //    each, greater ones share bins by their 6 highest bits.
@@ -20,8 +20,8 @@
 // Without misses, phases 4 to 6 are left out.
 //
 // Thread t has the columns t, t + 1024, ... A warp has neighbouring slots, and lane l of it every
-// 32nd slot from slot l on, so that the slots of a warp are in the order of ballots. A mask holds one
-// bit for each of a thread's columns or slots, of which there are 64 at most.
+// 32nd slot from slot l on, so that the slots of a warp are in the order of ballots. A mask holds
+// one bit for each of a thread's columns or slots, of which there are 64 at most.
 //
 // The bitmap, or the table, and the list of misses lie in shared memory if they fit (m up to 8192
 // on an H100), else the table and its list in the workspace.
@@ -68,8 +68,8 @@ struct Row {
     INLINE u32 slot(u32 i) const { return first_slot + i * WARP; }
 };
 
-// Hides how a value was computed, so that the compiler keeps it in a register. Otherwise it computes
-// the address of a row anew, with 64-bit products, at every access.
+// Hides how a value was computed, so that the compiler keeps it in a register. Otherwise it
+// computes the address of a row anew, with 64-bit products, at every access.
 template <typename T>
 INLINE void keep(T*& pointer) {
     asm volatile("" : "+l"(pointer));
@@ -215,8 +215,8 @@ INLINE Mine<Mask> look_up(const Params& p, const Row& row, const Set& set, u32* 
             ids[j] = set.find(static_cast<u32>(entry), place >= 0 && entry >= 0);
             if (ids[j] != NONE) mine.found |= bit;
         }
-        // Of two slots with one entry, the one that arrives later, or finds a lower one there, marks
-        // the higher. So every slot but the lowest is marked, in whatever order they come.
+        // Of two slots with one entry, the one that arrives later, or finds a lower one there,
+        // marks the higher. So every slot but the lowest is marked, in whatever order they come.
 #pragma unroll
         for (u32 j = 0; j < AHEAD; j++) {
             if (ids[j] != NONE) ids[j] = atomicMin(&set.owners[ids[j]], row.slot(first + j));
@@ -334,8 +334,8 @@ INLINE u32 select_age(const Params& p, const Row& row, u32* bins, Shared& shared
     return prefix;
 }
 
-// Chooses slots for the n misses. The sums of the bins of each warp are in `shared.free`. `ages` has
-// the first values of `used`.
+// Chooses slots for the n misses. The sums of the bins of each warp are in `shared.free`. `ages`
+// has the first values of `used`.
 template <typename Mask>
 INLINE Taken<Mask> choose(const Params& p, const Row& row, u32* bins, Shared& shared,
                           const Mine<Mask>& mine, i32 (&ages)[AHEAD], u32 n) {
@@ -525,7 +525,8 @@ INLINE void serve(const Params& p, const Row& row, Set& set, First& some, u32* b
     if (threadIdx.x == 0) *fetches = static_cast<i32>(count);
 }
 
-// A row that is left out: padding, or a request that is no row of the state or that a lower row has.
+// A row that is left out: padding, or a request that is no row of the state or that a lower row
+// has.
 INLINE void leave_out(const Params& p, u64 r) {
 #pragma unroll 1
     for (u32 column = threadIdx.x; column < p.m; column += THREADS) {
@@ -696,8 +697,8 @@ INLINE void one_row(const Params& p, u64 r, const Room& room, Shared& shared) {
     if (lane_id() == 0) raise(p.flags, bits);
 }
 
-// IN_SHARED: the places of a hashed set lie in shared memory. Mask: a bit for each column or slot of
-// a thread.
+// IN_SHARED: the places of a hashed set lie in shared memory. Mask: a bit for each column or slot
+// of a thread.
 template <bool IN_SHARED, typename Mask>
 INLINE void hot_slots(const Params& p) {
     extern __shared__ uint4 dynamic[];

@@ -1,5 +1,5 @@
-// The wanted entries of a row of hot_slots as a set, held by a block. Each entry has an id, by which
-// `owners` has the lowest slot that holds it. There are two kinds of set:
+// The wanted entries of a row of hot_slots as a set, held by a block. Each entry has an id, by
+// which `owners` has the lowest slot that holds it. There are two kinds of set:
 //
 // * Narrow: the entries lie in a range for which shared memory has a bitmap. An id is the number of
 //           smaller entries in the set, so ids ascend with entries, and the misses are listed in
@@ -29,8 +29,8 @@ constexpr u32 GOLDEN = 0x9E3779B9u;
 
 // What the threads of a block share, in addition to the dynamic shared memory.
 struct Shared {
-    // Of each warp: its least and its greatest wanted entry, its entries or its slots that are taken,
-    // its misses, and its slots that may be taken.
+    // Of each warp: its least and its greatest wanted entry, its entries or its slots that are
+    // taken, its misses, and its slots that may be taken.
     u32 lows[WARPS];
     u32 highs[WARPS];
     u32 totals[WARPS];
@@ -57,8 +57,8 @@ struct Narrow {
     // A bit for each id without an owner, and the misses among the ids of a warp before each word.
     u32* missing;
     u32* missing_before;
-    // Each warp has as many neighbouring words of the bitmap, and as many neighbouring ids. These are
-    // the base-2 logarithms of the two numbers.
+    // Each warp has as many neighbouring words of the bitmap, and as many neighbouring ids. These
+    // are the base-2 logarithms of the two numbers.
     u32 log_words;
     u32 log_ids;
     // Lane w has the number of entries, and later of misses, before those of warp w.
@@ -149,8 +149,8 @@ struct Narrow {
         return sums.all();
     }
 
-    // Lists an entry with its id, for the column for which `insert` returned true, if the entry is a
-    // miss. All lanes of a warp must call this function.
+    // Lists an entry with its id, for the column for which `insert` returned true, if the entry is
+    // a miss. All lanes of a warp must call this function.
     INLINE void list_one(u32 entry, u32 id, bool is_asked) const {
         const bool is_id = is_asked && id != NONE;
         const u32 word = is_id ? missing[id / WARP] : 0;

@@ -1,6 +1,6 @@
-// Sorts the misses of a row of hot_slots in ascending order, by a block: a few by counting, many in a
-// narrow range by a bitmap, and others by a bitonic network. The entries are distinct, and the list
-// has room for the next power of two. All functions end with a barrier.
+// Sorts the misses of a row of hot_slots in ascending order, by a block: a few by counting, many in
+// a narrow range by a bitmap, and others by a bitonic network. The entries are distinct, and the
+// list has room for the next power of two. All functions end with a barrier.
 #pragma once
 
 #include "params/hot_slots.cuh"
@@ -24,8 +24,8 @@ INLINE void sort_few(u32* list, u32 n) {
     __syncthreads();
 }
 
-// Sorts distinct entries from `lowest` on by a bitmap of `words` words, a multiple of THREADS. Every
-// entry must have a bit. `totals` has a word for each warp.
+// Sorts distinct entries from `lowest` on by a bitmap of `words` words, a multiple of THREADS.
+// Every entry must have a bit. `totals` has a word for each warp.
 INLINE void sort_by_bitmap(u32 (&totals)[WARPS], u32* bitmap, u32 words, u32 lowest, u32* list,
                            u32 n) {
 #pragma unroll 1

@@ -1,5 +1,5 @@
-// indexer_topk: what is written of a chosen position beside the position: its score, and its slot in
-// a paged cache. `P` is the struct of a kernel's parameters.
+// indexer_topk: what is written of a chosen position beside the position: its score, and its slot
+// in a paged cache. `P` is the struct of a kernel's parameters.
 #pragma once
 
 #include "ids.cuh"

@@ -86,7 +86,9 @@ INLINE void search_bins(u32& turn, u32 min_through, u32 limit, Found found) {
 #pragma unroll 1
     for (u32 j = of_thread; j-- > 0;) {
         const u32 count = bins[j];
-        if (count != 0 && before < limit && before + count >= min_through) found(top + j, before, count);
+        if (count != 0 && before < limit && before + count >= min_through) {
+            found(top + j, before, count);
+        }
         before += count;
     }
 }

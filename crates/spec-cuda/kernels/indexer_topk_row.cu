@@ -2,9 +2,9 @@
 // launch does all that such rows ask for: blocks that are always chosen, candidates, values and
 // slots.
 //
-// The keys of a row's scores are counted in bins, and the bin with the k-th largest key is found. If
-// the bin has few keys, each of these is compared with every other. Else its keys are counted again,
-// in bins of a smaller range, until few keys or equal ones are left.
+// The keys of a row's scores are counted in bins, and the bin with the k-th largest key is found.
+// If the bin has few keys, each of these is compared with every other. Else its keys are counted
+// again, in bins of a smaller range, until few keys or equal ones are left.
 //
 // The first bins follow the magnitude of scores: 32 bins for each power of two between 2^-15 and
 // 2^17, as the upper bits of an f16 would give. Of normal scores, a bin has a hundredth, so that
@@ -178,8 +178,8 @@ INLINE Cut compare(Shared& s, const Keys& keys, u32 low, u32 high, u32 wanted) {
     });
     __syncthreads();
     const u32 count = min(s.listed, MAX_COMPARED);
-    // Each key is compared by a group of neighbouring lanes, as many as the block has: the number of
-    // threads, which is a power of two, over the power of two from `count` on.
+    // Each key is compared by a group of neighbouring lanes, as many as the block has: the number
+    // of threads, which is a power of two, over the power of two from `count` on.
     const u32 lanes = min(blockDim.x >> (WARP - __clz(count - 1)), WARP);
     const u32 own = threadIdx.x / lanes;
     const u32 key = own < count ? s.list[own] : 0;
@@ -336,8 +336,8 @@ struct Row {
     }
 };
 
-// The sort key of a score that is not NaN, as `exact::sort_key` has it, without a branch; and that of
-// -inf, which NaN shares.
+// The sort key of a score that is not NaN, as `exact::sort_key` has it, without a branch; and that
+// of -inf, which NaN shares.
 INLINE u32 key_of_number(float x) {
     const u32 bits = __float_as_uint(exact::add(x, 0.0f));
     return bits ^ (static_cast<u32>(static_cast<i32>(bits) >> 31) | 0x80000000u);
@@ -379,8 +379,8 @@ struct Loaded {
 
 constexpr u32 ALL_COVERED = (1u << PACK) - 1;
 
-// Which of the columns first, .. first + PACK - 1 the row covers, a bit for each. `candidate` is that
-// of the first column.
+// Which of the columns first, .. first + PACK - 1 the row covers, a bit for each. `candidate` is
+// that of the first column.
 template <typename T>
 INLINE u32 covered(const Row<T>& row, u32 first, u32 end, i32 candidate, u32& bits) {
     const WholeRows<T>& p = row.p;
@@ -405,8 +405,8 @@ INLINE u32 covered(const Row<T>& row, u32 first, u32 end, i32 candidate, u32& bi
     return (1u << count) - 1;
 }
 
-// Turns the scores of a row into keys, and counts the keys in the first bins. Returns the flags that
-// the scores and the candidates raise.
+// Turns the scores of a row into keys, and counts the keys in the first bins. Returns the flags
+// that the scores and the candidates raise.
 template <typename T>
 INLINE u32 read(Shared& s, const Row<T>& row, const Loaded<T>& loaded, Keys& keys, u32 end) {
     const WholeRows<T>& p = row.p;
@@ -466,8 +466,8 @@ u32(&of_group)[PACK] = keys.keys[g];
 // The sum of the bytes of a word.
 INLINE u32 sum_bytes(u32 word) { return __dp4a(word, 0x01010101u, 0u); }
 
-// How many keys of a thread's groups are counted by `is_counted`, a byte for each group: those of the
-// lanes before this one and, in `warp`, those of all lanes. A group of a warp has 128 keys.
+// How many keys of a thread's groups are counted by `is_counted`, a byte for each group: those of
+// the lanes before this one and, in `warp`, those of all lanes. A group of a warp has 128 keys.
 template <typename Count>
 INLINE u32 count_groups(const Keys& keys, Count is_counted, u32& warp) {
     static_assert(WARP * PACK < 256 && MAX_GROUPS <= 4);

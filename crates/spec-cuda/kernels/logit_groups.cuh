@@ -178,7 +178,8 @@ struct LogitGroups {
     // batch are at most `top`. Calls meanwhile(group) each time the loads of the groups from
     // `group` on have been issued and have not arrived. `pick` receives the logits of the groups up
     // to `streamed` (picks.cuh).
-    template <typename Visit, typename Visitor = NoVisitor, typename Meanwhile = Idle, typename Pick = NoPicks>
+    template <typename Visit, typename Visitor = NoVisitor, typename Meanwhile = Idle,
+              typename Pick = NoPicks>
     INLINE float survey(u32 from, u32 to, u32 lane, Visit&& visit, Visitor&& visitor = Visitor{},
                         Meanwhile&& meanwhile = Meanwhile{}, Pick&& pick = Pick{}) const {
         float raw = negative_infinity();
@@ -198,7 +199,9 @@ struct LogitGroups {
                 }
                 Pack<T> packs[READ];
 #pragma unroll
-                for (u32 i = 0; i < READ; ++i) packs[i] = stream_pack(own + group_of(first, i, lane, whole) * GROUP);
+                for (u32 i = 0; i < READ; ++i) {
+                    packs[i] = stream_pack(own + group_of(first, i, lane, whole) * GROUP);
+                }
                 if (read == 0) meanwhile(base);
                 const auto wanted = pick(first);
 #pragma unroll
@@ -232,7 +235,8 @@ struct LogitGroups {
             if (lane == group % WARP) visit(group, top.counts);
             if constexpr (!same<Visitor, NoVisitor>) {
                 if (!visitor.begin(top.counts)) continue;
-                for (u32 token = group * GROUP + lane; token < min(vocab, (group + 1) * GROUP); token += WARP) {
+                for (u32 token = group * GROUP + lane; token < min(vocab, (group + 1) * GROUP);
+                     token += WARP) {
                     const float values[1] = {to_f32(row[token])};
                     visitor(values, true);
                 }
@@ -268,7 +272,8 @@ private:
     }
 
     template <typename Visit>
-    INLINE void visit_folded(Value (&tops)[FOLDED], u32 base, u32 whole, u32 lane, float& raw, Visit&& visit) const {
+    INLINE void visit_folded(Value (&tops)[FOLDED], u32 base, u32 whole, u32 lane, float& raw,
+                             Visit&& visit) const {
         const u32 place = fold<LANES, Compare>(tops, lane);
         const u32 group = base + place * AT_ONCE + lane / LANES;
         float top = Compare::number(tops[0]);

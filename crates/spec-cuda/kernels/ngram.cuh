@@ -361,7 +361,9 @@ INLINE void write(const Params& p, u32 index, Request& r, u64 key) {
     const u32 lane = lane_id();
     const DraftRequest<T> draft_request(p, index, r, key);
 #pragma unroll 1
-    for (u32 i = lane; i < draft_request.drafts; i += WARP) draft_request.target[i] = draft_request.source[i];
+    for (u32 i = lane; i < draft_request.drafts; i += WARP) {
+        draft_request.target[i] = draft_request.source[i];
+    }
     if (lane == 0) {
         p.this_time[index] = r.base + static_cast<i32>(draft_request.drafts);
         raise(p.flags, r.bits);

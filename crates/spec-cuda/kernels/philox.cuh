@@ -21,7 +21,8 @@ struct Draw {
         : seed(of_request), position(at), purpose(static_cast<u32>(decides)) {}
 
     INLINE uint4 start(u32 index) const {
-        return make_uint4(static_cast<u32>(position), static_cast<u32>(position >> 32), purpose, index);
+        return make_uint4(static_cast<u32>(position), static_cast<u32>(position >> 32), purpose,
+                          index);
     }
 
     INLINE uint2 key() const {

@@ -41,7 +41,11 @@ struct Picks {
 
     // For the groups first .. last, which the warp reads with `Row::survey`.
     INLINE Picks(PicksOfWarp& of_warp, const Row& of_row, u32 first, u32 last)
-        : shared(of_warp), row(of_row), lane(lane_id()), begin(first), end(of_row.streamed(first, last)) {}
+        : shared(of_warp),
+          row(of_row),
+          lane(lane_id()),
+          begin(first),
+          end(of_row.streamed(first, last)) {}
 
     // Says that this lane wants the entry of token `token`, which is in the next group of the lane.
     // The lane must have fetched its previous entry with `entry`.
@@ -73,13 +77,16 @@ struct Picks {
     INLINE Wanted operator()(u32 first) const {
         const u32 own = lane % Row::LANES * OF_LANE;
         const u32 place = (first - begin) % WARP;
-        const u32* const fours = reinterpret_cast<const u32*>(shared.parts) + place / 4 + lane / Row::LANES;
+        const u32* const fours =
+            reinterpret_cast<const u32*>(shared.parts) + place / 4 + lane / Row::LANES;
         Wanted wanted;
         wanted.packs = &shared.packs[place + lane / Row::LANES];
         // Makes the stores of `want` in other lanes visible.
         __syncwarp();
 #pragma unroll
-        for (u32 i = 0; i < Row::READ / 4; ++i) wanted.parts[i] = fours[i * Row::AT_ONCE] ^ own * 0x01010101u;
+        for (u32 i = 0; i < Row::READ / 4; ++i) {
+            wanted.parts[i] = fours[i * Row::AT_ONCE] ^ own * 0x01010101u;
+        }
         return wanted;
     }
 
@@ -87,7 +94,8 @@ struct Picks {
     // after the warp has read their groups.
     INLINE float entry(u32 token) const {
         if (token / Row::SIZE >= end) return row.entry(token);
-        const auto* const picked = reinterpret_cast<const typename Row::Picked*>(&shared.packs[lane]);
+        const auto* const picked =
+            reinterpret_cast<const typename Row::Picked*>(&shared.packs[lane]);
         return row.counted(token, to_f32(picked[token % PICKED]));
     }
 };

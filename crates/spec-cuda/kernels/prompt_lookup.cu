@@ -68,7 +68,8 @@ INLINE void look_up(const Params& p) {
     __syncthreads();
 
     const u32 length = clamped(given, p.cols);
-    const T* const tokens = static_cast<const T*>(p.tokens.data) + (known ? text : 0) * p.tokens.stride;
+    const T* const tokens =
+        static_cast<const T*>(p.tokens.data) + (known ? text : 0) * p.tokens.stride;
     u64* const slots = p.slots + 2 * (static_cast<u64>(row) << p.block_bits);
     u64 key = NO_MATCH;
     if (length > 1 && limit > 0) {

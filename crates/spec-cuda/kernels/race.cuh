@@ -6,16 +6,16 @@
 // the least noise and the largest logit of a group give a lower bound of the times of all tokens of
 // the group. So only the few groups with the smallest bounds are read again:
 //
-//     bounds     A lower bound for each group. One Philox block serves four groups.     bar
-// Each warp takes its group with the smallest bound, and computes an upper bound of the
-// time at which the first token of the group finishes. The minimum of these upper
-// bounds over all warps of the row is the bar: the winner finishes no later.     groups     The
-// block lists the groups whose bound does not exceed the bar. If many are listed, a
-// thread for each listed group evaluates the group's token with the least noise; the
-// earliest of these times is a lower bar, which leaves few groups even in rows of
-// unusual distributions.     tokens     The block lists the tokens of these groups whose own bound
-// does not exceed the bar,                about 50 a row.     winner     A thread for each listed
-// token computes the exact time of the token.
+// 1. Bounds: a lower bound for each group. One Philox block serves four groups.
+// 2. Bar: each warp takes its group with the smallest bound, and computes an upper bound of the time
+//    at which the first token of the group finishes. The minimum of these upper bounds over all
+//    warps of the row is the bar: the winner finishes no later.
+// 3. Groups: the block lists the groups whose bound does not exceed the bar. If many are listed, a
+//    thread for each listed group evaluates the group's token with the least noise; the earliest of
+//    these times is a lower bar, which leaves few groups even in rows of unusual distributions.
+// 4. Tokens: the block lists the tokens of these groups whose own bound does not exceed the bar,
+//    about 50 a row.
+// 5. Winner: a thread for each listed token computes the exact time of the token.
 //
 // Each step runs once a row, so the time to fetch its instructions exceeds the time to execute
 // them: the code that evaluates a token therefore exists once.
@@ -70,7 +70,8 @@ INLINE float least_noise(const NoiseWords& words) {
     const u32 zeros = __clzll(static_cast<i64>(distance));
     const u32 fraction = static_cast<u32>((distance << zeros) >> 40) & 0x007FFFFFu;
     const float m = __uint_as_float(fraction | 0x3F800000u);
-    return exact::mul(exact::exponential(m, -1 - static_cast<i32>(zeros), below_half), 1.0f / GROUP);
+    return exact::mul(exact::exponential(m, -1 - static_cast<i32>(zeros), below_half),
+                      1.0f / GROUP);
 }
 
 // The noise of an even token and of the next token.
@@ -231,7 +232,8 @@ INLINE u64 best_of_group(const Racers& racers, u32 group, u32 lane) {
     u64 best = NEVER;
 #pragma unroll 1
     for (u32 i = 0; i < 2; ++i) {
-        best = min(best, racers.finish(token + i, i == 0 ? first : second, i == 0 ? noise.x : noise.y));
+        best = min(best,
+                   racers.finish(token + i, i == 0 ? first : second, i == 0 ? noise.x : noise.y));
     }
     return warp_min(best);
 }
@@ -262,13 +264,16 @@ INLINE u64 finish_of_least(const Racers& racers, u32 group) {
 }
 
 // The first Philox block that a lane needs for the bounds of its warp's groups.
-INLINE uint4 first_noise(const Draw& draw, u32 begin, u32 lane) { return draw.block(begin / 4 + lane); }
+INLINE uint4 first_noise(const Draw& draw, u32 begin, u32 lane) {
+    return draw.block(begin / 4 + lane);
+}
 
 // Replaces the largest logits of groups begin .. end by lower bounds of the groups' times. Returns
 // the lane's smallest bound with its group. `high` is the lane's first Philox block, for the groups
 // from begin + 4 * lane on.
 template <typename Racers>
-INLINE u64 make_bounds(const Racers& racers, float* tops, u32 begin, u32 end, u32 lane, uint4 high) {
+INLINE u64 make_bounds(const Racers& racers, float* tops, u32 begin, u32 end, u32 lane,
+                       uint4 high) {
     u64 least = NEVER;
 #pragma unroll 1
     for (u32 first = begin + 4 * lane; first < end; first += 4 * WARP) {
@@ -277,7 +282,8 @@ INLINE u64 make_bounds(const Racers& racers, float* tops, u32 begin, u32 end, u3
         for (u32 i = 0; i < 4; ++i) {
             const u32 group = first + i;
             if (group >= end) break;
-            float bound = noise_bound(word_of(high, i)) * racers.slowness_bound(tops[group - begin]);
+            float bound =
+                noise_bound(word_of(high, i)) * racers.slowness_bound(tops[group - begin]);
             if (bound < LARGEST) {
                 least = min(least, finish_at(bound, group));
             } else {
@@ -294,8 +300,8 @@ INLINE u64 make_bounds(const Racers& racers, float* tops, u32 begin, u32 end, u3
 // Lists the block's groups whose bound is at most `max_time`, for all warps of the block. Returns
 // the number of such groups, of which only the first MAX_GROUPS are listed. By the whole block; the
 // list must have been emptied before the block's last barrier.
-INLINE u32 list_groups(const Team& team, RaceShared& shared, const float* bounds, u32 begin, u32 end,
-                       u32 max_time) {
+INLINE u32 list_groups(const Team& team, RaceShared& shared, const float* bounds, u32 begin,
+                       u32 end, u32 max_time) {
 #pragma unroll 1
     for (u32 group = begin + team.lane; group < end; group += WARP) {
         const float bound = bounds[group - begin];
@@ -310,8 +316,8 @@ INLINE u32 list_groups(const Team& team, RaceShared& shared, const float* bounds
 // Returns a bar that may be lower than `bar`: the earliest finish among the tokens with the least
 // noise of their groups. By the whole block.
 template <typename Racers>
-INLINE u64 lower_bar(const Racers& racers, const Team& team, RaceShared& shared, const float* bounds,
-                     u32 begin, u32 end, u64 bar) {
+INLINE u64 lower_bar(const Racers& racers, const Team& team, RaceShared& shared,
+                     const float* bounds, u32 begin, u32 end, u64 bar) {
     const u32 groups = list_groups(team, shared, bounds, begin, end, time_of(bar));
     // With so few groups, reading all of them takes less time than lowering the bar. Of 256 rows,
     // one or two have more groups.
@@ -494,8 +500,8 @@ INLINE u32 list_first(const Racers& racers, Team& team, RaceShared& shared, Fini
             if (max_groups > RaceShared::KEPT) resurvey(begin, end);
             // The bounds overwrite the largest logits, so they can be computed only once.
             if (max_groups > RaceShared::KEPT || first_time) {
-                u64 least = warp_min(make_bounds(
-                    racers, bounds, begin, end, team.lane, first_noise(racers.draw, begin, team.lane)));
+                u64 least = warp_min(make_bounds(racers, bounds, begin, end, team.lane,
+                                                 first_noise(racers.draw, begin, team.lane)));
 #pragma unroll 1
                 for (u32 i = 0; i < each; ++i) {
                     const u32 group = static_cast<u32>(least);

@@ -98,7 +98,8 @@ INLINE void put_four(const float* at, const u64* barrier) {
 
 // Sends the largest logits of a warp's range of groups to the leading block. `tops` contains the
 // largest logits of the whole row, in order.
-INLINE void send_tops(const float* tops, const Arrivals& arrivals, const WarpRange& range, u32 lane) {
+INLINE void send_tops(const float* tops, const Arrivals& arrivals, const WarpRange& range,
+                      u32 lane) {
     __syncwarp();
 #pragma unroll 1
     for (u32 first = range.begin + 4 * lane; first < range.end; first += 4 * WARP) {
@@ -207,9 +208,18 @@ struct LeaderRace {
         u32 token;
         float above;
 
-        INLINE Noise(const LeaderRace& of, const Entries& of_row, const WarpRange& range, const Filter& of_filter)
-            : race(of), entries(of_row), filter(of_filter), next(range.begin), end(range.end), least(infinity()),
-              noise(infinity()), entry(negative_infinity()), token(NONE), above(infinity()) {}
+        INLINE Noise(const LeaderRace& of, const Entries& of_row, const WarpRange& range,
+                     const Filter& of_filter)
+            : race(of),
+              entries(of_row),
+              filter(of_filter),
+              next(range.begin),
+              end(range.end),
+              least(infinity()),
+              noise(infinity()),
+              entry(negative_infinity()),
+              token(NONE),
+              above(infinity()) {}
 
         // Processes the next 32 groups, after the warp has read the row's groups before them.
         // `scale` is the last argument of `log_time`.
@@ -280,8 +290,8 @@ struct LeaderRace {
     // Computes lower bounds of the noise of a warp's groups, as `Noise` does, with entries read
     // from the row.
     template <typename Row, typename Filter>
-    INLINE void draw_noise(const Row& row, const Draw& draw, float inverse, const WarpRange& range, u32 piece,
-                           const Filter& filter) const {
+    INLINE void draw_noise(const Row& row, const Draw& draw, float inverse, const WarpRange& range,
+                           u32 piece, const Filter& filter) const {
         Noise<FromRow<Row>, Filter>(*this, {row}, range, filter).finish(draw, inverse, piece);
     }
 
@@ -296,7 +306,8 @@ struct LeaderRace {
 
     // Sends to the leading block the largest logits of a warp's range of groups, the noise bounds
     // of these groups, and the warp's early token.
-    INLINE void send(const Senders& blocks, const Arrivals& arrivals, const WarpRange& range, u32 piece) const {
+    INLINE void send(const Senders& blocks, const Arrivals& arrivals, const WarpRange& range,
+                     u32 piece) const {
         send_tops(tops, arrivals, range, lane);
         u64* const barrier = const_cast<u64*>(&arrivals.word);
 #pragma unroll 1
@@ -351,7 +362,8 @@ struct LeaderRace {
     INLINE Front front(const TimeScale& scale, u32 pieces) const {
         float top = negative_infinity();
 #pragma unroll 1
-        for (u32 first = 4 * threadIdx.x; LARGEST_TOO && first < groups; first += 4 * SELECT_THREADS) {
+        for (u32 first = 4 * threadIdx.x; LARGEST_TOO && first < groups;
+             first += 4 * SELECT_THREADS) {
             const float4 four = *reinterpret_cast<const float4*>(&tops[first]);
             top = fmaxf(fmaxf(fmaxf(four.x, four.y), fmaxf(four.z, four.w)), top);
         }
@@ -478,7 +490,9 @@ private:
             const u32 high = part == 0 ? words.high : word_of(words.tokens, token % 4);
             const u32 low = part == 0 ? words.low | 1 : 1u << 31 | 1;
             const float variate = about_variate(high, low);
-            if (part == 0 || token % GROUP != words.lane) noise += part == 0 ? variate * (1.0f / GROUP) : variate;
+            if (part == 0 || token % GROUP != words.lane) {
+                noise += part == 0 ? variate * (1.0f / GROUP) : variate;
+            }
         }
         const float time = noise * racers.about_slowness(index, entry, own.sure);
         if (time < LARGEST) own.time = time;
@@ -489,7 +503,8 @@ private:
     // listed token to each thread, and in `bar` the bits of the widened bar. If EXACT, tokens for
     // which the list has no room are evaluated at once, by exact times, and lower `best`.
     template <bool EXACT, typename Racers>
-    INLINE Runner run(const Racers& racers, u32 pieces, u64 early, float widen, u32& bar, u64& best) const {
+    INLINE Runner run(const Racers& racers, u32 pieces, u64 early, float widen, u32& bar,
+                      u64& best) const {
         bar = raised(surely_by(racers, early), widen);
         if (bar >= NONE - 1) bar = raised(earliest_bar(racers, pieces), widen);
         list_groups<EXACT>(racers, bar, [](u32, u32) {});
@@ -508,7 +523,8 @@ private:
             const float4 largest = *reinterpret_cast<const float4*>(&tops[first]);
             const uint2 halves = *reinterpret_cast<const uint2*>(&shared.noise[first]);
             const float its[4] = {largest.x, largest.y, largest.z, largest.w};
-            const u32 noises[4] = {halves.x << 16, halves.x & 0xFFFF0000u, halves.y << 16, halves.y & 0xFFFF0000u};
+            const u32 noises[4] = {halves.x << 16, halves.x & 0xFFFF0000u, halves.y << 16,
+                                   halves.y & 0xFFFF0000u};
             u32 found = 0;
 #pragma unroll
             for (u32 i = 0; i < 4; ++i) {
@@ -579,7 +595,9 @@ private:
                 const bool there = base + i / 2 * SELECT_WARPS < count;
                 if (there && bound < LARGEST && __float_as_uint(bound) <= bar) found |= 1u << i;
             }
-            const auto token_of = [&](u32 i) { return chosen(its, i / 2) * GROUP + i % 2 * WARP + lane; };
+            const auto token_of = [&](u32 i) {
+                return chosen(its, i / 2) * GROUP + i % 2 * WARP + lane;
+            };
             u32 left = 0;
 #pragma unroll 1
             for (; found != 0; found &= found - 1) {
@@ -612,7 +630,8 @@ private:
 
     // The earliest finish, by exact times, among one token of each thread and each thread's `best`.
     template <typename Racers>
-    static __device__ __noinline__ u64 decide(const Racers& racers, u32 token, u64 best, u64* of_warps) {
+    static __device__ __noinline__ u64 decide(const Racers& racers, u32 token, u64 best,
+                                              u64* of_warps) {
         if (token != NONE) best = min(best, finish_of(racers, token));
         best = warp_min(best);
         if (threadIdx.x % WARP == 0) of_warps[threadIdx.x / WARP] = best;

@@ -70,7 +70,8 @@ struct RaceOrder {
         const u32 count = leader.shared.finish_count;
         u64 own = threadIdx.x < count ? shared.finishes[threadIdx.x] : NEVER;
         Place place = place_of(own, count);
-        const bool near = complete && place.before < wanted && place.next <= LeaderRace::raised(time_of(own), 1.0f);
+        const bool near = complete && place.before < wanted &&
+                          place.next <= LeaderRace::raised(time_of(own), 1.0f);
         if (__syncthreads_or(uncertain || near)) {
             own = threadIdx.x < count ? finish_of(racers, static_cast<u32>(own)) : NEVER;
             if (threadIdx.x < count) shared.finishes[threadIdx.x] = own;
@@ -108,7 +109,9 @@ private:
     template <typename Racers>
     INLINE u32 bar_of(const Racers& racers, u32 pieces, u32 wanted) const {
         u32* const times = shared.tokens;
-        if (threadIdx.x < pieces) times[threadIdx.x] = LeaderRace::surely_by(racers, leader.shared.early[threadIdx.x]);
+        if (threadIdx.x < pieces) {
+            times[threadIdx.x] = LeaderRace::surely_by(racers, leader.shared.early[threadIdx.x]);
+        }
         __syncthreads();
         u32 own = NONE;
         for (u32 i = leader.lane; i < pieces; i += WARP) own = min(own, times[i]);
@@ -135,14 +138,16 @@ private:
         const auto cut_of = [&](u32 group) {
             return racers.least_entry(leader.noise_of_group(group), __uint_as_float(bar));
         };
-        leader.list_groups<true>(racers, bar, [&](u32 place, u32 group) { leader.shared.cuts[place] = cut_of(group); });
+        leader.list_groups<true>(
+            racers, bar, [&](u32 place, u32 group) { leader.shared.cuts[place] = cut_of(group); });
         __syncthreads();
         list_tokens(racers, cut_of);
         __syncthreads();
         const u32 tokens = leader.shared.token_count;
 #pragma unroll 1
         for (u32 i = threadIdx.x; i < min(tokens, MAX_TOKENS); i += SELECT_THREADS) {
-            const LeaderRace::Runner own = LeaderRace::about(racers, shared.tokens[i], shared.entries[i]);
+            const LeaderRace::Runner own =
+                LeaderRace::about(racers, shared.tokens[i], shared.entries[i]);
             if (!(own.time < LARGEST) || __float_as_uint(own.time) > bar) continue;
             uncertain = uncertain || !own.sure;
             list(finish_at(own.time, own.token), shared.entries[i]);
@@ -185,7 +190,8 @@ private:
 #pragma unroll 1
             for (; found != 0; found &= found - 1) {
                 const u32 i = first_of(found);
-                const u32 token = group_of(base + i / 2 * SELECT_WARPS) * GROUP + i % 2 * WARP + leader.lane;
+                const u32 token =
+                    group_of(base + i / 2 * SELECT_WARPS) * GROUP + i % 2 * WARP + leader.lane;
                 if (token >= racers.row.vocab) continue;
                 const u32 place = atomicAdd(&leader.shared.token_count, 1u);
                 if (place >= MAX_TOKENS) continue;
@@ -200,7 +206,8 @@ private:
     // room. `order` is passed by value: if its address were taken, it would be in local memory from
     // the start.
     template <typename Racers>
-    static __device__ __noinline__ void list_exactly(RaceOrder order, const Racers& racers, u32 wanted, u64 bar) {
+    static __device__ __noinline__ void list_exactly(RaceOrder order, const Racers& racers,
+                                                     u32 wanted, u64 bar) {
         const LeaderRace& leader = order.leader;
         while (true) {
             order.begin();

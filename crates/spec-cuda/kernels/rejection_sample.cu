@@ -134,7 +134,9 @@ struct Place {
     }
 
     // A value that warp `piece` published.
-    INLINE u64 published(u32 value, u32 piece) const { return exchange->values[slot()][value][piece]; }
+    INLINE u64 published(u32 value, u32 piece) const {
+        return exchange->values[slot()][value][piece];
+    }
 
     INLINE u64 reduce_max(u32 value) const {
         u64 largest = 0;
@@ -389,13 +391,15 @@ struct RaceMemory {
 // end once they have sent their results. `range` has the warp's groups. By blocks of
 // SELECT_THREADS.
 template <typename T>
-INLINE void recover_by_leader(const Params<T>& p, const Place<1>& at, const WarpRange& range, const Tokens& tokens,
-                            u32 accepted, const Draw& draw, RaceMemory& memory) {
+INLINE void recover_by_leader(const Params<T>& p, const Place<1>& at, const WarpRange& range,
+                              const Tokens& tokens, u32 accepted, const Draw& draw,
+                              RaceMemory& memory) {
     const LeaderRace leader(memory.leader.race, memory.leader.tops, p.vocab);
     if (threadIdx.x == 0) memory.leader.race.begin();
     const ResidualGroups<T> groups = {row_of(p, tokens, accepted)};
     const ResidualFilter filter;
-    const Picks<ResidualGroups<T>> picks(memory.leader.picks[leader.warp], groups, range.begin, range.end);
+    const Picks<ResidualGroups<T>> picks(memory.leader.picks[leader.warp], groups, range.begin,
+                                         range.end);
     LeaderRace::Noise<Picks<ResidualGroups<T>>, ResidualFilter> noise(leader, picks, range, filter);
     const auto visit = [&](u32 group, float its) { memory.leader.tops[group] = its; };
     const auto meanwhile = [&](u32 group) {
@@ -421,8 +425,8 @@ INLINE void recover_by_leader(const Params<T>& p, const Place<1>& at, const Warp
 // Recovers a token by the race of the residuals, which all blocks end together: for rows with more
 // than LeaderRace::MAX_GROUPS groups.
 template <typename T>
-__device__ __noinline__ void recover_by_team(const Params<T>& p, Place<1> at, Tokens tokens, u32 accepted,
-                                             Draw noise, RaceMemory& memory) {
+__device__ __noinline__ void recover_by_team(const Params<T>& p, Place<1> at, Tokens tokens,
+                                             u32 accepted, Draw noise, RaceMemory& memory) {
     // The cluster barrier that `RaceMemory::open` began must end before the team begins another.
     at.opened();
     RaceShared& races = memory.team.races;
@@ -574,8 +578,8 @@ INLINE void greedy(const Params<T>& p, u32 request, ClusterExchange<MAX_ROWS + 1
     if (at.leads()) raise(p.flags, met);
 }
 
-// What a request does that does not follow the target's argmax: takes the argmax of the residual, or
-// samples from it.
+// What a request does that does not follow the target's argmax: takes the argmax of the residual,
+// or samples from it.
 enum class Recovery { ARGMAX, SAMPLE };
 
 // Shared memory of a block, which depends on what its request does.

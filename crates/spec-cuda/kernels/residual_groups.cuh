@@ -85,7 +85,8 @@ struct ResidualGroups {
                 const u32 token = min(base + i, to - 1) * GROUP + lane;
                 const float values[2] = {difference(token), difference(token + WARP)};
                 nonfinite = fmaf(values[1], 0.0f, fmaf(values[0], 0.0f, nonfinite));
-                tops[i] = fmaxf(fmaxf(counted(token, values[0]), counted(token + WARP, values[1])), 0.0f);
+                tops[i] =
+                    fmaxf(fmaxf(counted(token, values[0]), counted(token + WARP, values[1])), 0.0f);
             }
             const u32 group = base + fold<WARP, LargestNumber>(tops, lane);
             if (group < to) visit(group, tops[0]);
@@ -109,8 +110,8 @@ private:
     // entries are finite. This loop bounds the time of a batch of many requests, so it does only
     // what is needed.
     template <typename Meanwhile, typename Pick>
-    INLINE void read(u32 base, u32 whole, u32 lane, float (&tops)[READ], float& nonfinite, Meanwhile&& meanwhile,
-                     Pick&& pick) const {
+    INLINE void read(u32 base, u32 whole, u32 lane, float (&tops)[READ], float& nonfinite,
+                     Meanwhile&& meanwhile, Pick&& pick) const {
         const auto place = [&](u32 i) {
             // Past the end, the last group is loaded again: without a branch, all loads are in
             // flight at once.
@@ -133,7 +134,9 @@ private:
 #pragma unroll
             for (u32 j = 0; j < N; ++j) {
                 values[j] = to_f32(target[i].items[j]);
-                if (row.draft != nullptr) values[j] = exact::sub(values[j], to_f32(draft[i].items[j]));
+                if (row.draft != nullptr) {
+                    values[j] = exact::sub(values[j], to_f32(draft[i].items[j]));
+                }
             }
             // Rare: the skipped token is in this vector.
             const u32 skipped = row.skipped - place(i);
@@ -196,7 +199,8 @@ struct ResidualRacers {
     INLINE float about_slowness(u32, float residual, bool&) const {
         // `inverse_of` clamps larger values as well.
         const float max_value = __uint_as_float((127 + 100) << 23);
-        return residual >= MIN_RESIDUAL ? approximate_reciprocal(fminf(residual, max_value)) : infinity();
+        return residual >= MIN_RESIDUAL ? approximate_reciprocal(fminf(residual, max_value))
+                                        : infinity();
     }
 
     INLINE u64 finish(u32 token, float residual, float noise) const {

@@ -1,6 +1,6 @@
-// sample_logits for rows whose requests may filter, and for rows with a mask, or with several draws,
-// of which probabilities are wanted, and for rows with a mask of which log-probabilities are wanted
-// or several tokens. Other rows go to
+// sample_logits for rows whose requests may filter, and for rows with a mask, or with several
+// draws, of which probabilities are wanted, and for rows with a mask of which log-probabilities are
+// wanted or several tokens. Other rows go to
 // sample_logits_plain.cu, to sample_logits_probs.cu if probabilities are wanted, or to
 // sample_logits_draw_report.cu if several tokens or log-probabilities are.
 //
@@ -51,14 +51,17 @@ struct Sampling {
         if (row.make.mask == nullptr) {
             resurvey(LogitGroups<T, false>{row.row, nullptr, p.vocab}, tops, begin, end, team.lane);
         } else {
-            resurvey(LogitGroups<T, true>{row.row, row.make.mask, p.vocab}, tops, begin, end, team.lane);
+            resurvey(LogitGroups<T, true>{row.row, row.make.mask, p.vocab}, tops, begin, end,
+                     team.lane);
         }
     }
 
     INLINE Draw draw() const { return request.draw(p); }
 
     // Whether the sum of the weights is needed.
-    INLINE bool weighs() const { return p.probs.data != nullptr || p.processed_logprobs.data != nullptr; }
+    INLINE bool weighs() const {
+        return p.probs.data != nullptr || p.processed_logprobs.data != nullptr;
+    }
 
     // Writes the outputs of a row that draws no random number: one token, which is certain.
     INLINE void write_certain(u32 token) const {
@@ -94,7 +97,8 @@ struct Sampling {
         }
         if (candidates.list[threadIdx.x] == NEVER) return;
         const float x = exact::value_of_key(static_cast<u32>(candidates.sorted[threadIdx.x] >> 32));
-        to[static_cast<u32>(candidates.list[threadIdx.x])] = exact::mul(scale.weight(x), prob_factor(candidates.total));
+        to[static_cast<u32>(candidates.list[threadIdx.x])] =
+            exact::mul(scale.weight(x), prob_factor(candidates.total));
     }
 
     // Writes the first tokens to finish, from `count` finishes that this block has listed.
@@ -131,8 +135,8 @@ struct Sampling {
         }
     }
 
-    // Writes the tokens that `race_candidates` has kept, in ascending order, and their number. By the
-    // leading block.
+    // Writes the tokens that `race_candidates` has kept, in ascending order, and their number. By
+    // the leading block.
     INLINE void write_kept_candidates(CandidateList& candidates) const {
         const bool stays = candidates.list[threadIdx.x] != NEVER;
         const u32 those = __ballot_sync(ALL_LANES, stays);
@@ -142,7 +146,9 @@ struct Sampling {
         const SumsOfWarps<u32> sums(of_warps, SELECT_WARPS, team.lane);
         const u32 all = sums.all();
         const u32 place = sums.before(team.warp) + __popc(those & lanes_below());
-        if (p.kept_counts != nullptr && threadIdx.x == 0) p.kept_counts[index] = static_cast<i32>(all);
+        if (p.kept_counts != nullptr && threadIdx.x == 0) {
+            p.kept_counts[index] = static_cast<i32>(all);
+        }
         if (p.kept_tokens.data == nullptr) return;
         // Of more tokens than there is room for, the first in the order of logits are listed.
         const u32 listed = min(all, p.kept);
@@ -173,15 +179,20 @@ struct Sampling {
 
     // Ends a row whose candidates are all in the list of the leading block, `count` of them. Top-p
     // cuts at `limit`, or, if that is 0, at its share of the candidates' own sum.
-    INLINE void end_candidates(u32 count, const Options& options, u64 limit, const Scale& scale) const {
+    INLINE void end_candidates(u32 count, const Options& options, u64 limit,
+                               const Scale& scale) const {
         CandidateList& candidates = shared.candidates;
         if (team.blocks.rank == 0) {
-            const u32 max_kept = options.greedy ? p.draws : options.top_k > 0 ? options.top_k : count;
+            const u32 max_kept = options.greedy      ? p.draws
+                                 : options.top_k > 0 ? options.top_k
+                                                     : count;
             const u32 first = min(count, max_kept);
             sort_candidates(candidates, count, first);
             if (options.greedy) {
                 write_sorted(candidates, first);
-                write_one_kept(p, index, Cluster::alone(), static_cast<i32>(NONE - static_cast<u32>(candidates.sorted[0])), true);
+                write_one_kept(p, index, Cluster::alone(),
+                               static_cast<i32>(NONE - static_cast<u32>(candidates.sorted[0])),
+                               true);
             } else {
                 race_candidates(candidates, team, first, limit, options, scale, draw(), weighs());
                 write_first(candidates.list, first, LogProb(scale, candidates.total));
@@ -192,7 +203,8 @@ struct Sampling {
 
     // The race of the kept tokens, in the whole row.
     INLINE void race(const Kept& kept, const LogProb& log_prob_of) {
-        const float least = kept.cut.all() ? negative_infinity() : exact::value_of_key(kept.cut.key);
+        const float least =
+            kept.cut.all() ? negative_infinity() : exact::value_of_key(kept.cut.key);
         const Racers<LogitRow<T>, CutFilter> racers(draw(), row, kept.scale, kept.floor, least,
                                                    CutFilter{kept.cut});
         const auto again = [&](u32 begin, u32 end) { survey_again(begin, end); };
@@ -231,12 +243,13 @@ template <typename T>
 __device__ __noinline__ void write_kept_row(Sampling<T> sampling, Kept kept) {
     // All blocks have read the lists in the memory of the selection.
     sampling.team.blocks.sync();
-    list_kept_tokens(sampling.p, sampling.index, sampling.shared.selection, sampling.team, sampling.row, kept,
-                     [](u32 token) { return static_cast<i32>(token); });
+    list_kept_tokens(sampling.p, sampling.index, sampling.shared.selection, sampling.team,
+                     sampling.row, kept, [](u32 token) { return static_cast<i32>(token); });
 }
 
 template <typename T>
-__device__ __noinline__ void race_out_of_line(Sampling<T> sampling, Kept kept, LogProb log_prob_of) {
+__device__ __noinline__ void race_out_of_line(Sampling<T> sampling, Kept kept,
+                                              LogProb log_prob_of) {
     sampling.race(kept, log_prob_of);
 }
 
@@ -286,8 +299,9 @@ INLINE u64 first_floor(const Params<T>& p, const Options& options) {
 // groups. `leader_tried`: the leading block has tried to end the row and found too many equal
 // logits.
 template <typename T>
-__device__ __noinline__ void sample_together(const Params<T>& p, u32 index, Team team, Shared& shared,
-                                             RaceShared& races, const Request& request, LogitRow<T> row,
+__device__ __noinline__ void sample_together(const Params<T>& p, u32 index, Team team,
+                                             Shared& shared, RaceShared& races,
+                                             const Request& request, LogitRow<T> row,
                                              WarpRange range, float top, bool leader_tried) {
     const bool fits = WarpRange::max_groups(p.vocab, team.pieces()) <= RaceShared::KEPT;
     const auto sampling = [&] {
@@ -299,7 +313,9 @@ __device__ __noinline__ void sample_together(const Params<T>& p, u32 index, Team
     float* const tops = fits ? races.tops_of(team.warp, range.begin, p.vocab) : nullptr;
     team.publish_segment_max(key_of(top));
     const u32 largest_key = team.reduce_max(MAX_PIECES);
-    if (largest_key > LOWEST_KEY && team.piece() == 0 && team.lane == 0) raise_of(p, index, options.bits);
+    if (largest_key > LOWEST_KEY && team.piece() == 0 && team.lane == 0) {
+        raise_of(p, index, options.bits);
+    }
     if (largest_key <= LOWEST_KEY || (options.greedy && p.draws == 1)) {
         return sample_certain(sampling(), largest_key);
     }
@@ -327,10 +343,11 @@ __device__ __noinline__ void sample_together(const Params<T>& p, u32 index, Team
         } else if (by_rank) {
             route = send_first(candidates, team, row, tops, range, wanted,
                              exact::value_of_key(reached.key), heavy, own_segment, largest_key);
-        } else if (reached.key == largest_key ? options.top_p <= CandidateList::MAX_TOP_P
-                                              : reached.holds(candidates, scale, options.top_p, p.vocab)) {
-            const OutOfLine<TopPSums> returned = sum_and_send_out_of_line(candidates, team, row, reached.key, largest_key,
-                                                           scale, options.top_p);
+        } else if (reached.key == largest_key
+                       ? options.top_p <= CandidateList::MAX_TOP_P
+                       : reached.holds(candidates, scale, options.top_p, p.vocab)) {
+            const OutOfLine<TopPSums> returned = sum_and_send_out_of_line(
+                candidates, team, row, reached.key, largest_key, scale, options.top_p);
             team.exchanges = returned.exchanges;
             sums = returned.result;
             if (sums.sent) {
@@ -344,10 +361,12 @@ __device__ __noinline__ void sample_together(const Params<T>& p, u32 index, Team
     }
 
     Kept kept = {scale, Cut{0, 0}, options.floor};
-    if (route == CutRoute::SELECTED && (options.greedy || options.top_k > 0 || options.top_p < 1ull << 32)) {
+    if (route == CutRoute::SELECTED &&
+        (options.greedy || options.top_k > 0 || options.top_p < 1ull << 32)) {
         Options cuts = options;
         if (options.greedy) cuts.top_k = wanted;
-        const OutOfLine<Kept> returned = filter_out_of_line(shared.selection, team, row, cuts, scale);
+        const OutOfLine<Kept> returned =
+            filter_out_of_line(shared.selection, team, row, cuts, scale);
         team.exchanges = returned.exchanges;
         kept = returned.result;
         if (options.greedy) {
@@ -357,7 +376,8 @@ __device__ __noinline__ void sample_together(const Params<T>& p, u32 index, Team
     }
     if (route == CutRoute::SENT || route == CutRoute::LISTED) {
         if (route == CutRoute::SENT && team.blocks.rank == 0) gather_candidates(candidates);
-        sampling().end_candidates(route == CutRoute::SENT ? candidates.listed : wanted, options, sums.limit, scale);
+        sampling().end_candidates(route == CutRoute::SENT ? candidates.listed : wanted, options,
+                                  sums.limit, scale);
         sampling().clear_probs();
         return sampling().write_list_probs(options, scale);
     }
@@ -417,8 +437,8 @@ INLINE void sample(const Params<T>& p) {
     };
     float raw;
     if (mask == nullptr) {
-        raw = LogitGroups<T, false>{row.row, nullptr, p.vocab}.survey(range.begin, range.end, team.lane,
-                                                                      keep);
+        raw = LogitGroups<T, false>{row.row, nullptr, p.vocab}.survey(range.begin, range.end,
+                                                                      team.lane, keep);
     } else {
         raw = LogitGroups<T, true>{row.row, mask, p.vocab}.survey(range.begin, range.end, team.lane,
                                                                   keep);
@@ -434,9 +454,11 @@ INLINE void sample(const Params<T>& p) {
     if (leader_tried) {
         const u64 floor = first_floor(p, options);
         const MaskedLogits<T> logits = {row.row, mask, p.vocab};
-        const u32 answer = team.blocks.rank == 0
-                               ? leader_select.find(candidates, races, logits, team, wanted, floor, options.inverse)
-                               : leader_select.ask(races, team, range, [&] { sampling().clear_probs(); });
+        const u32 answer =
+            team.blocks.rank == 0
+                ? leader_select.find(candidates, races, logits, team, wanted, floor,
+                                     options.inverse)
+                : leader_select.ask(races, team, range, [&] { sampling().clear_probs(); });
         if (answer != 0) {
             const Scale scale = {exact::value_of_key(answer), options.inverse};
             if (team.blocks.rank == 0) {
@@ -447,7 +469,8 @@ INLINE void sample(const Params<T>& p) {
             return sampling().write_list_probs(options, scale);
         }
     }
-    const bool one = p.draws == 1 && !sampling().weighs() && !lists_kept(p) && p.vocab <= RaceShared::IN_ORDER * GROUP;
+    const bool one = p.draws == 1 && !sampling().weighs() && !lists_kept(p) &&
+                     p.vocab <= RaceShared::IN_ORDER * GROUP;
     const bool whole = options.top_p == 1ull << 32 || first_floor(p, options) == 0;
     if (one && whole && !options.greedy && options.top_k == 0) {
         const bool has_histogram = uses_histogram(row, options);
@@ -455,8 +478,8 @@ INLINE void sample(const Params<T>& p) {
         // The race's memory overlaps the candidate lists.
         __syncthreads();
         const Draw draw = request.draw(p);
-        if (sample_nucleus(p, index, team, races, shared.race, nucleus, leader_memory, row, range, options, draw,
-                           has_histogram)) {
+        if (sample_nucleus(p, index, team, races, shared.race, nucleus, leader_memory, row, range,
+                           options, draw, has_histogram)) {
             return;
         }
         __syncthreads();

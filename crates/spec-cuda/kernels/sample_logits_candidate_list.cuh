@@ -112,8 +112,8 @@ struct Bound {
 // 0 if a block has more than it may send. `tops` has the largest logit of each group of this warp's
 // range; null if there was no room for them.
 template <typename Row>
-INLINE u32 send_candidates(CandidateList& candidates, Team& team, const Row& row, const float* tops, const WarpRange& range,
-                    float least) {
+INLINE u32 send_candidates(CandidateList& candidates, Team& team, const Row& row, const float* tops,
+                           const WarpRange& range, float least) {
     const u32 room = CandidateList::MAX / team.blocks.size;
     u64* const sent = team.blocks.of(candidates.sent, 0) + team.blocks.rank * room;
     if (tops != nullptr) {
@@ -126,7 +126,8 @@ INLINE u32 send_candidates(CandidateList& candidates, Team& team, const Row& row
         for (u32 base = range.begin; base < range.end; base += WARP) {
             if (__any_sync(ALL_LANES, is_full(candidates.count, room))) break;
             const u32 group = base + team.lane;
-            u32 those = __ballot_sync(ALL_LANES, group < range.end && tops[group - range.begin] >= least);
+            u32 those =
+                __ballot_sync(ALL_LANES, group < range.end && tops[group - range.begin] >= least);
 #pragma unroll 1
             while (those != 0) {
                 // With many equal logits, the list becomes full here.
@@ -244,8 +245,8 @@ struct TopPSums {
 // Adds up the weights of all entries, and sends the entries that reach the bound to the leading
 // block. If the bound is the largest entry itself, counts the entries equal to it instead.
 template <typename Row>
-INLINE TopPSums sum_and_send(CandidateList& candidates, Team& team, const Row& row, u32 bound, u32 largest_key,
-                           const Scale& scale, u64 top_p) {
+INLINE TopPSums sum_and_send(CandidateList& candidates, Team& team, const Row& row, u32 bound,
+                             u32 largest_key, const Scale& scale, u64 top_p) {
     const u32 room = CandidateList::MAX / team.blocks.size;
     const float least = exact::value_of_key(bound);
     const bool plateau = bound == largest_key;
@@ -341,15 +342,18 @@ INLINE void sort_candidates(CandidateList& candidates, u32 count, u32 k) {
 // Cuts the k sorted candidates by top-p: at `limit`, or, if that is 0, at the share top_p of their
 // own sum. Drops candidates below the min-p floor, and lists the finishes of the others. A thread
 // for each candidate. `total`: whether the sum of the kept weights is wanted, for probabilities.
-INLINE void race_candidates(CandidateList& candidates, const Team& team, u32 k, u64 limit, const Options& options,
-                     const Scale& scale, const Draw& draw, bool total) {
+INLINE void race_candidates(CandidateList& candidates, const Team& team, u32 k, u64 limit,
+                            const Options& options, const Scale& scale, const Draw& draw,
+                            bool total) {
     const bool there = threadIdx.x < k;
     const u64 entry = there ? candidates.sorted[threadIdx.x] : 0;
     const float x = exact::value_of_key(static_cast<u32>(entry >> 32));
     const u32 token = NONE - static_cast<u32>(entry);
     // Another warp computes the noise of a candidate at the same time.
     const u32 other = (threadIdx.x + SELECT_THREADS / 2) % SELECT_THREADS;
-    if (other < k) candidates.noise[other] = noise_of(draw, NONE - static_cast<u32>(candidates.sorted[other]));
+    if (other < k) {
+        candidates.noise[other] = noise_of(draw, NONE - static_cast<u32>(candidates.sorted[other]));
+    }
     const u64 weight = there ? scale.fixed(x) : 0;
     bool stays = there;
     if (options.top_p < 1ull << 32) {

@@ -1,12 +1,12 @@
 // sample_logits for rows whose columns stand for other tokens, rows that are a part of a row, rows
 // with a forced token, and rows that list the tokens that race.
 //
-// A team of blocks owns a row (select_team.cuh) and reads it several times, mostly from L2: once for
-// the largest logit, the forced column and bad data; for top-k and top-p as often as a selection
-// needs (select.cuh); once for each draw; and once more for each kind of output. A column's noise is
-// that of its token. Tokens of neighbouring columns are mostly neighbours, so that a Philox block,
-// which bounds the noise of 256 tokens, serves all columns of a vector. Only columns whose bound
-// does not exceed the earliest time that the block has found get exact times.
+// A team of blocks owns a row (select_team.cuh) and reads it several times, mostly from L2: once
+// for the largest logit, the forced column and bad data; for top-k and top-p as often as a
+// selection needs (select.cuh); once for each draw; and once more for each kind of output. A
+// column's noise is that of its token. Tokens of neighbouring columns are mostly neighbours, so
+// that a Philox block, which bounds the noise of 256 tokens, serves all columns of a vector. Only
+// columns whose bound does not exceed the earliest time that the block has found get exact times.
 //
 // Bytes: the logits and the ids, once from memory and at least once more from L2.
 #include "sample_logits_columns.cuh"
@@ -52,22 +52,27 @@ struct ByColumn {
         return token == NONE ? 0 : static_cast<i32>(token);
     }
 
-    INLINE void set_token(u32 place, u32 column) const { p.tokens.set(index, place, token_of(column)); }
+    INLINE void set_token(u32 place, u32 column) const {
+        p.tokens.set(index, place, token_of(column));
+    }
 
     INLINE void set_winner(u64 place, u32 column) const {
-        if (c.winners != nullptr) c.winners[index] = place << 32 | static_cast<u32>(token_of(column));
+        if (c.winners != nullptr) {
+            c.winners[index] = place << 32 | static_cast<u32>(token_of(column));
+        }
     }
 
     // Calls visit(i) in the threads of the team for i below `count`.
     template <typename Visit>
     INLINE void strided(u32 count, Visit&& visit) const {
-        for (u32 i = team.blocks.rank * SELECT_THREADS + threadIdx.x; i < count; i += team.blocks.size * SELECT_THREADS) {
+        for (u32 i = team.blocks.rank * SELECT_THREADS + threadIdx.x; i < count;
+             i += team.blocks.size * SELECT_THREADS) {
             visit(i);
         }
     }
 
-    // Writes the probabilities and the kept tokens of a row that draws no random number: `column` is
-    // certain, NONE if the row has no token.
+    // Writes the probabilities and the kept tokens of a row that draws no random number: `column`
+    // is certain, NONE if the row has no token.
     INLINE void write_certain(u32 column) const {
         if (p.probs.data != nullptr) {
             strided(p.vocab, [&](u32 i) { p.probs[index][i] = i == column ? 1.0f : 0.0f; });
@@ -78,19 +83,26 @@ struct ByColumn {
     INLINE void write_padding() const {
         strided(p.draws, [&](u32 i) {
             set_token(i, NONE);
-            if (p.processed_logprobs.data != nullptr) p.processed_logprobs[index][i] = negative_infinity();
-            if (c.report.logprobs.data != nullptr) c.report.logprobs[index][i] = negative_infinity();
+            if (p.processed_logprobs.data != nullptr) {
+                p.processed_logprobs[index][i] = negative_infinity();
+            }
+            if (c.report.logprobs.data != nullptr) {
+                c.report.logprobs[index][i] = negative_infinity();
+            }
             if (c.report.ranks.data != nullptr) c.report.ranks[index][i] = 0;
         });
         strided(c.report.top, [&](u32 i) {
             if (c.report.top_tokens.data != nullptr) c.report.top_tokens[index][i] = -1;
-            if (c.report.top_logprobs.data != nullptr) c.report.top_logprobs[index][i] = negative_infinity();
+            if (c.report.top_logprobs.data != nullptr) {
+                c.report.top_logprobs[index][i] = negative_infinity();
+            }
         });
         if (leads()) set_winner(PLACE_NOTHING, NONE);
         write_certain(NONE);
     }
 
-    // Writes the tokens of the drawn columns. `first` is the column that a row without a draw chose.
+    // Writes the tokens of the drawn columns. `first` is the column that a row without a draw
+    // chose.
     INLINE void write_tokens(const Kept& kept, bool is_drawn, u32 first, u64 total) const {
         if (team.blocks.rank != 0 || threadIdx.x >= p.draws) return;
         const u32 column = shared.drawn[threadIdx.x];
@@ -101,7 +113,8 @@ struct ByColumn {
             if (column == first) logprob = 0.0f;
         } else if (column != NONE) {
             const float x = row.entry(column);
-            const bool races = FloatCut(kept.cut).keeps(x, column) && kept.scale.fixed(x) >= max(kept.floor, 1ull);
+            const bool races =
+                FloatCut(kept.cut).keeps(x, column) && kept.scale.fixed(x) >= max(kept.floor, 1ull);
             // A forced column may not be drawn from.
             if (races) logprob = LogProb(kept.scale, total)(x);
         }
@@ -110,7 +123,8 @@ struct ByColumn {
 
     // Writes the first of the columns that race, in the order of columns, and their number.
     __device__ __noinline__ void write_kept(Kept kept) const {
-        list_kept_tokens(p, index, shared.selection, team, row, kept, [&](u32 column) { return token_of(column); });
+        list_kept_tokens(p, index, shared.selection, team, row, kept,
+                         [&](u32 column) { return token_of(column); });
     }
 
     // Writes the probabilities of the columns that race; `total` is the sum of their weights.
@@ -169,13 +183,15 @@ struct ByColumn {
             if (r.logprobs.data != nullptr) r.logprobs[index][place] = logprob(x);
         }
         if (r.top == 0) return;
-        const OutOfLine<u32> first = list_first_columns(shared.selection, shared.list, team, raw, min(r.top, p.vocab), largest);
+        const OutOfLine<u32> first = list_first_columns(shared.selection, shared.list, team, raw,
+                                                        min(r.top, p.vocab), largest);
         team.exchanges = first.exchanges;
         if (team.blocks.rank != 0) return;
         for (u32 i = threadIdx.x; i < r.top; i += SELECT_THREADS) {
             const bool there = i < first.result;
             const u64 entry = there ? shared.list.sorted[i] : 0;
-            const float x = there ? exact::value_of_key(static_cast<u32>(entry >> 32)) : negative_infinity();
+            const float x =
+                there ? exact::value_of_key(static_cast<u32>(entry >> 32)) : negative_infinity();
             if (r.top_tokens.data != nullptr) {
                 r.top_tokens[index][i] = there ? token_of(NONE - static_cast<u32>(entry)) : -1;
             }
@@ -188,8 +204,10 @@ template <typename T>
 INLINE ColumnRow<T> column_row(const Columns<T>& c, u32 index, const Team& team) {
     const Params<T>& p = c.drawing;
     const u32* const mask = p.mask.data == nullptr ? nullptr : p.mask[index];
-    const ColumnTokens tokens = {ids_of(c.token_ids, index), c.token_ids.wide != 0, c.first_token, mask, c.mask_words};
-    return ColumnRow<T>(p.logits[index], p.vocab, team, ColumnEntries<T>{tokens, p.vocab, false, 0, {0.0f, 0.0f}});
+    const ColumnTokens tokens = {ids_of(c.token_ids, index), c.token_ids.wide != 0, c.first_token,
+                                 mask, c.mask_words};
+    return ColumnRow<T>(p.logits[index], p.vocab, team,
+                        ColumnEntries<T>{tokens, p.vocab, false, 0, {0.0f, 0.0f}});
 }
 
 // The largest of the values that the team's warps have published last.
@@ -236,7 +254,9 @@ INLINE void sample_columns(const Columns<T>& c) {
     }
     u32 bits = 0;
     // Another rank may have a token that no column stands for here.
-    if (wanted < -1 || (wanted != -1 && forced == NONE && c.maxima == nullptr)) bits |= OUT_OF_RANGE;
+    if (wanted < -1 || (wanted != -1 && forced == NONE && c.maxima == nullptr)) {
+        bits |= OUT_OF_RANGE;
+    }
     u32 largest_key = max(own_key, LOWEST_KEY);
     if (c.maxima != nullptr) {
         const float given = c.maxima[index];
@@ -266,7 +286,8 @@ INLINE void sample_columns(const Columns<T>& c) {
                 cut_row.make.floor = options.floor;
                 cut_row.make.scale = scale;
             }
-            const OutOfLine<Kept> cut = filter_out_of_line(shared.selection, team, cut_row, options, scale);
+            const OutOfLine<Kept> cut =
+                filter_out_of_line(shared.selection, team, cut_row, options, scale);
             team.exchanges = cut.exchanges;
             kept = cut.result;
         }
@@ -285,19 +306,24 @@ INLINE void sample_columns(const Columns<T>& c) {
     if (by.leads()) raise_of(p, index, bits);
 
     // At temperature 0, several tokens are the first of the row's order.
-    const bool lists = p.draws > 1 && !forces && options.greedy && first != NONE && largest_key > LOWEST_KEY;
-    if (threadIdx.x < p.draws) shared.drawn[threadIdx.x] = threadIdx.x > 0 ? NONE : forces ? forced : first;
+    const bool lists =
+        p.draws > 1 && !forces && options.greedy && first != NONE && largest_key > LOWEST_KEY;
+    if (threadIdx.x < p.draws) {
+        shared.drawn[threadIdx.x] = threadIdx.x > 0 ? NONE : forces ? forced : first;
+    }
     __syncthreads();
     if (is_drawn && !forces) {
         const ColumnRacers<T> racers = {request.draw(p), row, kept};
         ColumnFinish last = {0, NONE};
         for (u32 i = 0; i < p.draws && last.finish != NEVER; ++i) {
-            last = first_of_team(team, row.make.tokens, next_finish(racers, last, i == 0, &shared.bar, team.lane));
+            last = first_of_team(team, row.make.tokens,
+                                 next_finish(racers, last, i == 0, &shared.bar, team.lane));
             if (i == 0 && last.finish != NEVER) place = time_of(last.finish);
             if (threadIdx.x == 0) shared.drawn[i] = last.column;
         }
     } else if (lists) {
-        const OutOfLine<u32> listed = list_first_columns(shared.selection, shared.list, team, row, min(p.draws, p.vocab), scale.largest);
+        const OutOfLine<u32> listed = list_first_columns(shared.selection, shared.list, team, row,
+                                                         min(p.draws, p.vocab), scale.largest);
         team.exchanges = listed.exchanges;
         if (threadIdx.x < listed.result && threadIdx.x < p.draws) {
             const u64 entry = team.blocks.of(shared.list.sorted, 0)[threadIdx.x];
@@ -350,8 +376,10 @@ INLINE void find_largest(const Columns<T>& c) {
 }
 
 #define COLUMNS(dtype, T)                                                                          \
-    SPEC_KERNEL_BLOCKS(sample_logits_columns_##dtype, sample_columns<T>, Columns<T>, SELECT_THREADS, 2) \
-    SPEC_KERNEL_BLOCKS(sample_logits_largest_##dtype, find_largest<T>, Columns<T>, SELECT_THREADS, 2)
+    SPEC_KERNEL_BLOCKS(sample_logits_columns_##dtype, sample_columns<T>, Columns<T>,               \
+                       SELECT_THREADS, 2)                                                          \
+    SPEC_KERNEL_BLOCKS(sample_logits_largest_##dtype, find_largest<T>, Columns<T>, SELECT_THREADS, \
+                       2)
 
 COLUMNS(f32, float)
 COLUMNS(f16, f16)

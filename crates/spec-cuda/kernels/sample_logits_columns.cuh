@@ -1,5 +1,5 @@
-// Rows of sample_logits whose columns may stand for other tokens, may be a part of a row, may have a
-// forced token, or list the tokens that race: what a column stands for, and lists of columns.
+// Rows of sample_logits whose columns may stand for other tokens, may be a part of a row, may have
+// a forced token, or list the tokens that race: what a column stands for, and lists of columns.
 #pragma once
 
 #include "params/sample_logits_columns.cuh"
@@ -28,7 +28,8 @@ struct ColumnTokens {
     // The token of a column, or NONE. Sets `bad` if the id is neither a token nor -1.
     INLINE u32 token(u32 column, bool& bad) const {
         if (ids == nullptr) return first + column;
-        const i64 id = wide ? static_cast<const i64*>(ids)[column] : static_cast<const i32*>(ids)[column];
+        const i64 id =
+            wide ? static_cast<const i64*>(ids)[column] : static_cast<const i32*>(ids)[column];
         if (id >= 0 && id < ID_TOKENS) return static_cast<u32>(id);
         bad = bad || id != -1;
         return NONE;
@@ -85,8 +86,8 @@ using ColumnRow = EnteredRow<T, ColumnEntries<T>>;
 
 // What a warp finds when it first reads its piece of a row.
 struct ColumnSurvey {
-    // The key of the largest logit that is allowed, and the complement of its lowest column; 0 if no
-    // column is allowed.
+    // The key of the largest logit that is allowed, and the complement of its lowest column; 0 if
+    // no column is allowed.
     u64 best;
     // The key of the largest logit as given.
     u32 raw;
@@ -120,7 +121,9 @@ __device__ __noinline__ ColumnSurvey survey_columns(ColumnRow<T> row, u32 forced
             const u32 key = exact::sort_key(x);
             own.raw = max(own.raw, key);
             if (token == forced) own.forced = min(own.forced, column);
-            if (tokens.allows(token)) own.best = max(own.best, static_cast<u64>(key) << 32 | (NONE - column));
+            if (tokens.allows(token)) {
+                own.best = max(own.best, static_cast<u64>(key) << 32 | (NONE - column));
+            }
         }
     }
     own.best = NEVER - warp_min(NEVER - own.best);
@@ -130,8 +133,8 @@ __device__ __noinline__ ColumnSurvey survey_columns(ColumnRow<T> row, u32 forced
     return own;
 }
 
-// A column and its finish in the race. Of equal finishes (the same time and token), the lower column
-// comes first.
+// A column and its finish in the race. Of equal finishes (the same time and token), the lower
+// column comes first.
 struct ColumnFinish {
     u64 finish;
     u32 column;
@@ -148,10 +151,11 @@ struct ColumnRacers {
     ColumnRow<T> row;
     Kept kept;
 
-    // The first column of this warp's piece to finish after `last`, by the whole block, which shares
-    // a bar in shared memory. The result is the same in all lanes.
+    // The first column of this warp's piece to finish after `last`, by the whole block, which
+    // shares a bar in shared memory. The result is the same in all lanes.
     INLINE ColumnFinish next(const ColumnFinish& last, bool begins, u32* bar, u32 lane) const {
-        const Racers<ColumnRow<T>, NoFilter> racers(draw, row, kept.scale, kept.floor, negative_infinity(), NoFilter{});
+        const Racers<ColumnRow<T>, NoFilter> racers(draw, row, kept.scale, kept.floor,
+                                                    negative_infinity(), NoFilter{});
         const FloatCut by(kept.cut);
         if (threadIdx.x == 0) *bar = NONE;
         __syncthreads();
@@ -162,7 +166,8 @@ struct ColumnRacers {
             u32 those = 0;
 #pragma unroll
             for (u32 j = 0; j < ColumnRow<T>::N; ++j) {
-                const bool may = by.keeps(entries[j], first + j) && racers.slowness_bound(entries[j]) < LARGEST;
+                const bool may =
+                    by.keeps(entries[j], first + j) && racers.slowness_bound(entries[j]) < LARGEST;
                 those |= may ? 1u << j : 0u;
             }
 #pragma unroll 1
@@ -176,10 +181,13 @@ struct ColumnRacers {
                     block = token / (4 * GROUP);
                     high = draw.block(block);
                 }
-                const float bound = noise_bound(word_of(high, token / GROUP % 4)) * racers.slowness_bound(x);
+                const float bound =
+                    noise_bound(word_of(high, token / GROUP % 4)) * racers.slowness_bound(x);
                 if (__float_as_uint(bound) > *const_cast<volatile u32*>(bar)) continue;
                 const ColumnFinish own = {racers.finish(token, x, noise_of(draw, token)), column};
-                if (own.finish == NEVER || (!begins && !last.before(own)) || !own.before(best)) continue;
+                if (own.finish == NEVER || (!begins && !last.before(own)) || !own.before(best)) {
+                    continue;
+                }
                 best = own;
                 atomicMin(bar, time_of(own.finish));
             }
@@ -193,7 +201,8 @@ struct ColumnRacers {
 
 // Not inlined, so that the race takes no registers from the rest of a row.
 template <typename T>
-__device__ __noinline__ ColumnFinish next_finish(ColumnRacers<T> racers, ColumnFinish last, bool begins, u32* bar, u32 lane) {
+__device__ __noinline__ ColumnFinish next_finish(ColumnRacers<T> racers, ColumnFinish last,
+                                                 bool begins, u32* bar, u32 lane) {
     return racers.next(last, begins, bar, lane);
 }
 
@@ -204,10 +213,14 @@ INLINE ColumnFinish first_of_team(Team& team, const ColumnTokens& tokens, const 
     for (u32 i = team.lane; i < team.pieces(); i += WARP) least = min(least, team.published(i));
     least = warp_min(least);
     // Without ids, no two columns stand for the same token.
-    if (tokens.ids == nullptr) return {least, least == NEVER ? NONE : static_cast<u32>(least) - tokens.first};
+    if (tokens.ids == nullptr) {
+        return {least, least == NEVER ? NONE : static_cast<u32>(least) - tokens.first};
+    }
     team.publish_relaxed(own.finish == least ? own.column : NONE);
     u32 column = NONE;
-    for (u32 i = team.lane; i < team.pieces(); i += WARP) column = min(column, static_cast<u32>(team.published(i)));
+    for (u32 i = team.lane; i < team.pieces(); i += WARP) {
+        column = min(column, static_cast<u32>(team.published(i)));
+    }
     return {least, __reduce_min_sync(ALL_LANES, column)};
 }
 
@@ -224,8 +237,9 @@ struct ColumnList {
 // list.sorted of the leading block. Returns their number. By all blocks; `largest` is the row's
 // largest entry.
 template <typename T>
-__device__ __noinline__ OutOfLine<u32> list_first_columns(Selection& selection, ColumnList& list, Team team,
-                                                          ColumnRow<T> row, u32 wanted, float largest) {
+__device__ __noinline__ OutOfLine<u32> list_first_columns(Selection& selection, ColumnList& list,
+                                                          Team team, ColumnRow<T> row, u32 wanted,
+                                                          float largest) {
     Options options;
     options.inverse = 1.0f;
     options.top_k = wanted;

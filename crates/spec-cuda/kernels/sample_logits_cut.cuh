@@ -89,15 +89,18 @@ __device__ __noinline__ OutOfLine<Kept> filter_out_of_line(Selection& selection,
 }
 
 template <typename Row>
-__device__ __noinline__ OutOfLine<bool> send_tied_out_of_line(CandidateList& candidates, Team team, Row row, u32 k,
-                                                    u32 own_group, u32 largest_key) {
+__device__ __noinline__ OutOfLine<bool> send_tied_out_of_line(CandidateList& candidates, Team team,
+                                                              Row row, u32 k, u32 own_group,
+                                                              u32 largest_key) {
     const bool sent = send_tied(candidates, team, row, k, own_group, largest_key);
     return {sent, team.exchanges};
 }
 
 template <typename Row>
-__device__ __noinline__ OutOfLine<TopPSums> sum_and_send_out_of_line(CandidateList& candidates, Team team, Row row, u32 bound,
-                                                         u32 largest_key, Scale scale, u64 top_p) {
+__device__ __noinline__ OutOfLine<TopPSums> sum_and_send_out_of_line(CandidateList& candidates,
+                                                                     Team team, Row row, u32 bound,
+                                                                     u32 largest_key, Scale scale,
+                                                                     u64 top_p) {
     const TopPSums sums = sum_and_send(candidates, team, row, bound, largest_key, scale, top_p);
     return {sums, team.exchanges};
 }
@@ -105,9 +108,10 @@ __device__ __noinline__ OutOfLine<TopPSums> sum_and_send_out_of_line(CandidateLi
 // Lists the first `wanted` entries of a row's order in the leading block, for a row with many equal
 // entries. Returns LISTED; SELECTED if they must be selected in the row.
 template <typename Row>
-INLINE CutRoute send_tied_first(CandidateList& candidates, Team& team, const Row& row, u32 wanted, u32 own_segment,
-                           u32 largest_key) {
-    const OutOfLine<bool> tied = send_tied_out_of_line(candidates, team, row, wanted, own_segment, largest_key);
+INLINE CutRoute send_tied_first(CandidateList& candidates, Team& team, const Row& row, u32 wanted,
+                                u32 own_segment, u32 largest_key) {
+    const OutOfLine<bool> tied =
+        send_tied_out_of_line(candidates, team, row, wanted, own_segment, largest_key);
     team.exchanges = tied.exchanges;
     return tied.result ? CutRoute::LISTED : CutRoute::SELECTED;
 }
@@ -117,8 +121,9 @@ INLINE CutRoute send_tied_first(CandidateList& candidates, Team& team, const Row
 // selected in the row. At least `wanted` segments of the row reach `bound`; entries below `heavy`
 // are not kept.
 template <typename Row>
-INLINE CutRoute send_first(CandidateList& candidates, Team& team, const Row& row, const float* tops, const WarpRange& range,
-                      u32 wanted, float bound, float heavy, u32 own_segment, u32 largest_key) {
+INLINE CutRoute send_first(CandidateList& candidates, Team& team, const Row& row, const float* tops,
+                           const WarpRange& range, u32 wanted, float bound, float heavy,
+                           u32 own_segment, u32 largest_key) {
     const u32 sent = send_candidates(candidates, team, row, tops, range, fmaxf(bound, heavy));
     if (sent >= wanted || (sent > 0 && heavy >= bound)) return CutRoute::SENT;
     if (sent > 0) return CutRoute::SELECTED;

@@ -45,14 +45,17 @@ struct PowerSum {
     INLINE u64 of_warp() const {
         float largest = exponent;
 #pragma unroll
-        for (u32 o = WARP / 2; o > 0; o /= 2) largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, o));
+        for (u32 o = WARP / 2; o > 0; o /= 2) {
+            largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, o));
+        }
         const float all = warp_sum(sum * approximate_exp2(exponent - largest));
         return static_cast<u64>(__float_as_uint(largest)) << 32 | __float_as_uint(all);
     }
 
     // The sum over all warps, in units of the largest logit's power. Not usable if a logit is
     // infinite, or so large that its exponent is infinite.
-    INLINE static float of_row(const u64* of_warps, u32 warps, u32 lane, float largest, float scale) {
+    INLINE static float of_row(const u64* of_warps, u32 warps, u32 lane, float largest,
+                               float scale) {
         float all = 0.0f;
 #pragma unroll 1
         for (u32 i = lane; i < warps; i += WARP) {
@@ -79,7 +82,8 @@ struct LogProbs {
 // The sum of the weights that are at least `floor` units, in units of 2^-40. The whole block adds
 // it up in shared memory at `sum`. `tops` has the largest logit of each group.
 template <typename Row>
-__device__ __noinline__ u64 sum_kept(Row row, const float* tops, u32 groups, Scale scale, u64 floor, u64* sum) {
+__device__ __noinline__ u64 sum_kept(Row row, const float* tops, u32 groups, Scale scale, u64 floor,
+                                     u64* sum) {
     const float least = floor == 0 ? negative_infinity() : scale.least_entry(floor);
     const u32 lane = lane_id();
     u64 own = 0;
@@ -127,14 +131,16 @@ struct TokenWriter {
 // Stores the most likely tokens in shared.sorted, and returns their number. `tops` has the largest
 // logit of each group.
 template <typename Row>
-__device__ __noinline__ u32 find_likeliest(const Row row, RowOrder::Shared& shared, const float* tops, u32 wanted) {
+__device__ __noinline__ u32 find_likeliest(const Row row, RowOrder::Shared& shared,
+                                           const float* tops, u32 wanted) {
     return RowOrder(shared, tops, row.vocab, 0).first(row, min(wanted, row.vocab));
 }
 
 // Writes the wanted outputs of the report for the drawn tokens and the most likely tokens.
 template <typename T, typename Row>
-__device__ __noinline__ void report_row(const Report<T>& p, u32 index, const Row row, RowOrder::Shared& shared,
-                                        const float* tops, Drawn& drawn, LogSoftmax softmax) {
+__device__ __noinline__ void report_row(const Report<T>& p, u32 index, const Row row,
+                                        RowOrder::Shared& shared, const float* tops, Drawn& drawn,
+                                        LogSoftmax softmax) {
     const u32 likeliest = p.top > 0 ? find_likeliest(row, shared, tops, p.top) : 0;
     const RowOrder order(shared, tops, row.vocab, 0);
     write_report(p, index, row, order, drawn, softmax, likeliest);
@@ -149,109 +155,128 @@ union Scratch {
     INLINE Scratch() {}
 };
 
+// Writes the tokens, what `sample_logits` says of them, and the report.
+template <typename T>
+struct ReportSink {
+    using Row = LogitGroups<T, false>;
+    const Report<T>& report;
+    Scratch& scratch;
+    Drawn& drawn;
+    // The sum of weights of each warp of the cluster; and the sum of the weights that min-p keeps.
+    u64* sums;
+    u64& kept;
+    // Whether the logarithm of the distribution that was drawn from is wanted.
+    bool by_weight;
+    PowerSum powers;
+
+    INLINE PicksOfWarp& picks(u32 warp) const { return scratch.picks[warp]; }
+    INLINE PowerSum& visitor() { return powers; }
+    INLINE void clear() const {}
+
+    // At most one sum is wanted. The weights that min-p keeps are added up later, when the row's
+    // largest logit is known.
+    INLINE void begin(const Request& request) {
+        if (by_weight) {
+            powers.scale =
+                request.draws() && request.min_p <= 0.0f ? request.inverse() * 1.44269504f : 0.0f;
+        }
+        const bool by_exponential =
+            report.logprobs.data != nullptr || report.top_logprobs.data != nullptr;
+        if (by_exponential) powers.scale = 1.44269504f;
+    }
+
+    INLINE void end(u32 piece, u32 lane) const {
+        if (powers.scale == 0.0f) return;
+        const u64 own = powers.of_warp();
+        if (lane == 0) sums[piece] = own;
+    }
+
+    INLINE u32 sent() const { return powers.scale != 0.0f ? 8 : 0; }
+    INLINE void send(const Senders& blocks, Arrivals& arrivals, u32 piece, u32 lane) const {
+        if (powers.scale != 0.0f && lane == 0) {
+            blocks.put(&sums[piece], &arrivals.word, 0, sums[piece]);
+        }
+    }
+
+    // The logarithm of the sum of weights, or of exponentials; 0 if neither is wanted.
+    INLINE float logarithm(const RowEnd<T, Row>& end, const Scale& scale, bool certain) const {
+        const bool has_sum = powers.scale != 0.0f;
+        if (end.is_empty() || !(has_sum || (by_weight && !certain))) return 0.0f;
+        float all = 0.0f;
+        if (has_sum) {
+            all = PowerSum::of_row(sums, end.pieces, end.leader.lane, end.largest(), powers.scale);
+        }
+        if (!(all > 0.0f && all < infinity())) {
+            const u64 floor = by_weight ? end.drawing.options.floor : 0;
+            const LeaderRace& leader = end.leader;
+            const u64 units = sum_kept(end.row, leader.tops, leader.groups, scale, floor, &kept);
+            all = __ull2float_rn(units) * (1.0f / 1099511627776.0f);
+        }
+        return logf(all);
+    }
+
+    INLINE void finish(const RowEnd<T, Row>& end) const {
+        const Params<T>& p = end.p;
+        const LeaderRace& leader = end.leader;
+        const Options& options = end.drawing.options;
+        const float largest = end.largest();
+        const bool certain = end.is_empty() || options.greedy;
+        const Scale scale = {largest, by_weight ? options.inverse : 1.0f};
+        const LogProbs log_probs = {scale, logarithm(end, scale, certain)};
+        const TokenWriter<T> writer = {p, end.index, drawn, log_probs, certain};
+        u32 found = 1;
+        if (end.is_empty()) {
+            if (threadIdx.x == 0) {
+                raise_of(p, end.index, NON_FINITE);
+                writer(0, 0, negative_infinity());
+            }
+        } else if (options.greedy) {
+            const u32 count = find_likeliest(end.row, scratch.order, leader.tops, p.draws);
+            const u64 entry = threadIdx.x < count ? scratch.order.sorted[threadIdx.x] : 0;
+            const u32 key = static_cast<u32>(entry >> 32);
+            // All tokens except those at negative infinity.
+            const bool there = key > LOWEST_KEY;
+            if (there) {
+                writer(threadIdx.x, NONE - static_cast<u32>(entry), exact::value_of_key(key));
+            }
+            found = __syncthreads_count(there);
+        } else {
+            const RaceOrder order = {leader, scratch.race};
+            found = order.find(end.racers(), end.pieces, p.draws, writer);
+        }
+        if (!end.is_empty() && threadIdx.x == 0) raise_of(p, end.index, options.bits);
+        // The places after the tokens that finished.
+        if (found + threadIdx.x < p.draws) writer(found + threadIdx.x, NONE, nothing());
+        if (report.logprobs.data != nullptr || report.ranks.data != nullptr || report.top > 0) {
+            report_row(report, end.index, end.row, scratch.order, leader.tops, drawn,
+                       {largest, log_probs.logarithm});
+        }
+    }
+};
+
 template <typename T>
 INLINE void draw_and_report(const DrawAndReport<T>& params) {
-    using Row = LogitGroups<T, false>;
     const Params<T>& p = params.drawing;
-    const Report<T>& report = params.report;
-    __shared__ LeaderRace::Shared shared;
-    // The largest logit of each group; the leading block also receives those of other blocks here.
-    __shared__ alignas(16) float tops[LeaderRace::MAX_GROUPS];
-    // The sum of weights of each warp of the cluster; and the sum of the weights that min-p keeps.
+    __shared__ DrawMemory memory;
     __shared__ u64 sums[MAX_PIECES];
     __shared__ u64 kept;
-    __shared__ Arrivals arrivals;
-    // A copy for each warp, because warps draw noise before the first barrier of the block.
-    __shared__ Request requests[SELECT_WARPS];
     __shared__ Scratch scratch;
     __shared__ Drawn drawn;
     const Senders blocks;
     const u32 index = blockIdx.x >> (31 - __clz(blocks.size));
     if (is_padding(p.of_rows, index)) {
         write_padding(p, index, blocks);
-        if (blocks.rank == 0) write_padded_report(report, index);
+        if (blocks.rank == 0) write_padded_report(params.report, index);
         return;
     }
-    const LeaderRace leader(shared, tops, p.vocab);
-    Request& request = requests[leader.warp];
-    if (leader.lane == 0) request.fetch_plain(p, index);
-    PowerSum powers;
     const bool by_weight = p.processed_logprobs.data != nullptr;
-    // While the first logits are in flight.
-    const auto begin = [&] {
-        if (blocks.size > 1) LeaderRace::open(blocks, arrivals);
-        if (threadIdx.x == 0) shared.begin();
-        Request::arrive();
-        __syncwarp();
-        // At most one sum is wanted. The weights that min-p keeps are added up later, when the
-        // row's largest logit is known.
-        if (by_weight) powers.scale = request.draws() && request.min_p <= 0.0f ? request.inverse() * 1.44269504f : 0.0f;
-        const bool by_exponential = report.logprobs.data != nullptr || report.top_logprobs.data != nullptr;
-        if (by_exponential) powers.scale = 1.44269504f;
-    };
-    const Row row = {p.logits[index], nullptr, p.vocab};
-    const u32 piece = blocks.rank * SELECT_WARPS + leader.warp;
-    const WarpRange range(p.vocab, piece, blocks.size * SELECT_WARPS);
-    const auto end = [&] {
-        if (powers.scale == 0.0f) return;
-        const u64 own = powers.of_warp();
-        if (leader.lane == 0) sums[piece] = own;
-    };
-    const Drawing drawing =
-        read_plain(p, index, request, leader, row, range, piece, scratch.picks[leader.warp], powers, begin, end);
-    const Options& options = drawing.options;
-    const float scale = powers.scale;
-    if (blocks.size > 1) blocks.wait_started();
-    if (blocks.rank != 0) {
-        if (scale != 0.0f && leader.lane == 0) blocks.put(&sums[piece], &arrivals.word, 0, sums[piece]);
-        return leader.send(blocks, arrivals, range, piece);
-    }
-
-    leader.await(blocks, arrivals, scale != 0.0f ? 8 : 0);
-    const u32 pieces = blocks.size * SELECT_WARPS;
-    const u32 largest_key = leader.front(options.inverse, pieces).largest_key;
-    const float largest = exact::value_of_key(largest_key);
-    const bool certain = largest_key <= LOWEST_KEY || options.greedy;
-    const LogProbs log_probs = {{largest, by_weight ? options.inverse : 1.0f}, 0.0f};
-    TokenWriter<T> writer = {p, index, drawn, log_probs, certain};
-    if (largest_key > LOWEST_KEY && (scale != 0.0f || (by_weight && !certain))) {
-        float all = scale == 0.0f ? 0.0f : PowerSum::of_row(sums, pieces, leader.lane, largest, scale);
-        if (!(all > 0.0f && all < infinity())) {
-            const u64 floor = by_weight ? options.floor : 0;
-            const u64 units = sum_kept(row, tops, leader.groups, log_probs.scale, floor, &kept);
-            all = __ull2float_rn(units) * (1.0f / 1099511627776.0f);
-        }
-        writer.log_probs.logarithm = logf(all);
-    }
-    u32 found = 1;
-    if (largest_key <= LOWEST_KEY) {
-        if (threadIdx.x == 0) {
-            raise_of(p, index, NON_FINITE);
-            writer(0, 0, negative_infinity());
-        }
-    } else if (options.greedy) {
-        const u32 count = find_likeliest(row, scratch.order, tops, p.draws);
-        const u64 entry = threadIdx.x < count ? scratch.order.sorted[threadIdx.x] : 0;
-        const u32 key = static_cast<u32>(entry >> 32);
-        // All tokens except those at negative infinity.
-        const bool there = key > LOWEST_KEY;
-        if (there) writer(threadIdx.x, NONE - static_cast<u32>(entry), exact::value_of_key(key));
-        found = __syncthreads_count(there);
-    } else {
-        const Scale weights = {largest, options.inverse};
-        const Racers<Row, NoFilter> racers(drawing.draw, row, weights, options.floor, negative_infinity(), NoFilter{});
-        found = RaceOrder{leader, scratch.race}.find(racers, pieces, p.draws, writer);
-    }
-    if (largest_key > LOWEST_KEY && threadIdx.x == 0) raise_of(p, index, options.bits);
-    // The places after the tokens that finished.
-    if (found + threadIdx.x < p.draws) writer(found + threadIdx.x, NONE, nothing());
-    if (report.logprobs.data != nullptr || report.ranks.data != nullptr || report.top > 0) {
-        report_row(report, index, row, scratch.order, tops, drawn, {largest, writer.log_probs.logarithm});
-    }
+    ReportSink<T> sink = {params.report, scratch, drawn, sums, kept, by_weight, PowerSum()};
+    draw_row(p, index, blocks, nullptr, memory, sink);
 }
 
-#define DRAW_REPORTER(dtype, T) \
-    SPEC_KERNEL_BLOCKS(sample_logits_draw_report_##dtype, draw_and_report<T>, DrawAndReport<T>, SELECT_THREADS, SHARING)
+#define DRAW_REPORTER(dtype, T)                                                                 \
+    SPEC_KERNEL_BLOCKS(sample_logits_draw_report_##dtype, draw_and_report<T>, DrawAndReport<T>, \
+                       SELECT_THREADS, SHARING)
 static_assert(RaceOrder::MAX_WANTED == MAX_REPORTED_DRAWS);
 
 DRAW_REPORTER(f32, float)

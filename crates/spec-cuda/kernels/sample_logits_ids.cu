@@ -1,15 +1,15 @@
 // sample_logits for rows whose columns have ids: as sample_logits_plain.cu, one token of each row,
 // drawn from all allowed tokens except those that min-p drops.
 //
-// A column's noise is that of its token. To compute the noise of every column would take longer than
-// to read the logits. So a first kernel looks at the ids alone, which most often are the same for all
-// rows. Where the ids of 64 columns ascend within a few groups of 64 tokens, that kernel stores which
-// groups these are, and a bitmap for each group of the tokens that columns stand for. The least noise
-// of these groups of tokens bounds the noise of the 64 columns, and the bitmap tells whether a column
-// stands for the token that has the least noise. If the ids of 64 columns do not ascend, or if one of
-// the columns stands for no token, these columns are read one by one. The leading block ends the row
-// as it ends a shard (sample_logits_part.cuh). It bounds the noise of each listed column by the least
-// noise of the column's own group of tokens.
+// A column's noise is that of its token. To compute the noise of every column would take longer
+// than to read the logits. So a first kernel looks at the ids alone, which most often are the same
+// for all rows. Where the ids of 64 columns ascend within a few groups of 64 tokens, that kernel
+// stores which groups these are, and a bitmap for each group of the tokens that columns stand for.
+// The least noise of these groups of tokens bounds the noise of the 64 columns, and the bitmap
+// tells whether a column stands for the token that has the least noise. If the ids of 64 columns do
+// not ascend, or if one of the columns stands for no token, these columns are read one by one. The
+// leading block ends the row as it ends a shard (sample_logits_part.cuh). It bounds the noise of
+// each listed column by the least noise of the column's own group of tokens.
 //
 // Bytes: the logits once, and 80 for 64 columns.
 #include "sample_logits_part.cuh"
@@ -21,8 +21,9 @@ constexpr u32 SPAN_SHIFT = 18;
 static_assert(ID_TOKENS / GROUP == 1 << SPAN_SHIFT);
 
 // What is known of the ids of 64 columns: whether they name a token for each column, ascend, and
-// span at most MAX_SPANNED groups of tokens. If so: the first of these groups, how many groups follow,
-// and the number of columns before each group. Also whether some id is neither a token nor -1.
+// span at most MAX_SPANNED groups of tokens. If so: the first of these groups, how many groups
+// follow, and the number of columns before each group. Also whether some id is neither a token nor
+// -1.
 struct alignas(16) IdGroup {
     static constexpr u32 ASCEND = 1u << 31;
     static constexpr u32 BAD = 1u << 30;
@@ -38,8 +39,9 @@ struct alignas(16) IdGroup {
     INLINE u32 start(u32 k) const { return static_cast<u32>(starts >> 6 * k) % GROUP; }
 };
 
-// What is known of a row's ids, in the workspace: for each group of columns an IdGroup, and for each
-// group of tokens that an ascending group spans, a bit for each token that a column stands for.
+// What is known of a row's ids, in the workspace: for each group of columns an IdGroup, and for
+// each group of tokens that an ascending group spans, a bit for each token that a column stands
+// for.
 static_assert(sizeof(IdGroup) + MAX_SPANNED * sizeof(u64) == ID_GROUP);
 
 struct IdGroups {
@@ -56,7 +58,8 @@ struct IdGroups {
     INLINE u32 column(u32 group, const IdGroup& ids, u32 k, u32 at) const {
         const u64 those = tokens[group * MAX_SPANNED + k];
         const bool is_there = (those >> at & 1) != 0;
-        return is_there ? group * GROUP + ids.start(k) + __popcll(those & ((1ull << at) - 1)) : NONE;
+        return is_there ? group * GROUP + ids.start(k) + __popcll(those & ((1ull << at) - 1))
+                        : NONE;
     }
 };
 
@@ -71,21 +74,27 @@ INLINE void find_id_groups(const Columns<float>& c) {
     const ColumnTokens tokens = {ids_of(c.token_ids, row), c.token_ids.wide != 0, 0, nullptr, 0};
     const u32 count = min(GROUP, c.drawing.vocab - group * GROUP);
     bool bad = false;
-    const auto token = [&](u32 i) { return i < count ? tokens.token(group * GROUP + i, bad) : NONE; };
+    const auto token = [&](u32 i) {
+        return i < count ? tokens.token(group * GROUP + i, bad) : NONE;
+    };
     const u32 own[2] = {token(2 * lane), token(2 * lane + 1)};
     const u32 before = __shfl_up_sync(ALL_LANES, own[1], 1);
     // Past the last column, NONE is larger than any token.
-    const bool names[2] = {2 * lane >= count || own[0] != NONE, 2 * lane + 1 >= count || own[1] != NONE};
-    const bool ascends[2] = {lane == 0 || 2 * lane >= count || before < own[0], 2 * lane + 1 >= count || own[0] < own[1]};
+    const bool names[2] = {2 * lane >= count || own[0] != NONE,
+                           2 * lane + 1 >= count || own[1] != NONE};
+    const bool ascends[2] = {lane == 0 || 2 * lane >= count || before < own[0],
+                             2 * lane + 1 >= count || own[0] < own[1]};
     const bool all = __all_sync(ALL_LANES, names[0] && names[1] && ascends[0] && ascends[1]);
     bad = __any_sync(ALL_LANES, bad);
-    const u32 last = __shfl_sync(ALL_LANES, (count - 1) % 2 == 0 ? own[0] : own[1], (count - 1) / 2);
+    const u32 last =
+        __shfl_sync(ALL_LANES, (count - 1) % 2 == 0 ? own[0] : own[1], (count - 1) / 2);
     const u32 first = __shfl_sync(ALL_LANES, own[0], 0) / GROUP;
     const u32 more = last / GROUP - first;
     IdGroup found = {bad ? IdGroup::BAD : 0, 0, 0};
     if (all && more < MAX_SPANNED) {
         found.word |= IdGroup::ASCEND | more << SPAN_SHIFT | first;
-        u64* const bits = reinterpret_cast<u64*>(c.id_groups + 2 * c.id_rows * groups) + at * MAX_SPANNED;
+        u64* const bits =
+            reinterpret_cast<u64*>(c.id_groups + 2 * c.id_rows * groups) + at * MAX_SPANNED;
 #pragma unroll 1
         for (u32 k = 0; k <= more; ++k) {
             u64 mask = 0;
@@ -150,9 +159,12 @@ struct IdRow {
 
     // The logit of a column as it counts: negative infinity if it is NaN, or if the column stands
     // for no token or for one that is not allowed. Beyond the row: the absent entry (NaN).
-    INLINE float entry(u32 column) const { return column < vocab ? counted(raw(column)) : nothing(); }
+    INLINE float entry(u32 column) const {
+        return column < vocab ? counted(raw(column)) : nothing();
+    }
 
-    // Beyond the row, what the last column has. Without a branch, so that no load waits for another.
+    // Beyond the row, what the last column has. Without a branch, so that no load waits for
+    // another.
     INLINE Raw raw(u32 column) const {
         const u32 at = min(column, vocab - 1);
         return {row[at], token(at)};
@@ -161,14 +173,17 @@ struct IdRow {
     // As ColumnTokens::token, without a branch.
     INLINE u32 token(u32 column) const {
         const u32 wide = tokens.wide ? 1 : 0;
-        const u32* const id = static_cast<const u32*>(tokens.ids) + (static_cast<u64>(column) << wide);
+        const u32* const id =
+            static_cast<const u32*>(tokens.ids) + (static_cast<u64>(column) << wide);
         // Of 32 bits, the high word is the low word again, with which only -1 is above 0..2^24.
         const u32 low = id[0];
         const u32 high = id[wide];
         return low < ID_TOKENS && (wide == 0 || high == 0) ? low : NONE;
     }
 
-    INLINE float entry_of(u32 column, const Raw& raw) const { return column < vocab ? counted(raw) : nothing(); }
+    INLINE float entry_of(u32 column, const Raw& raw) const {
+        return column < vocab ? counted(raw) : nothing();
+    }
 
     INLINE float counted(const Raw& raw) const {
         const bool in = raw.token != NONE && tokens.allows(raw.token);
@@ -183,10 +198,14 @@ INLINE u32 noise_word(const Draw& draw, u32 token) {
 
 // An upper bound of a group's least noise. It exceeds its lower bound by less than a sixtieth, plus
 // the value of the bits that the bound cuts off.
-INLINE float least_above(float below) { return below * (1.0f + 1.0f / 60.0f) + 1.0f / (4194304.0f * GROUP); }
+INLINE float least_above(float below) {
+    return below * (1.0f + 1.0f / 60.0f) + 1.0f / (4194304.0f * GROUP);
+}
 
 // A lower bound of a token's noise.
-__device__ __noinline__ float bound_of_token(Draw draw, u32 token) { return noise_bound(noise_word(draw, token)); }
+__device__ __noinline__ float bound_of_token(Draw draw, u32 token) {
+    return noise_bound(noise_word(draw, token));
+}
 
 // The finish of a column, with its token in the low word.
 template <typename T>
@@ -232,7 +251,10 @@ struct RaceOf<Racers<IdRow<T>, NoFilter>> {
             const u32 start = ids.start(k);
             const u32 columns = (k == ids.more() ? GROUP : ids.start(k + 1)) - start;
             list(race, racers, ColumnRun::of(begin + start, min(columns, WARP), noise, false));
-            if (columns > WARP) list(race, racers, ColumnRun::of(begin + start + WARP, columns - WARP, noise, false));
+            if (columns > WARP) {
+                list(race, racers,
+                     ColumnRun::of(begin + start + WARP, columns - WARP, noise, false));
+            }
         }
     }
 
@@ -246,9 +268,11 @@ struct RaceOf<Racers<IdRow<T>, NoFilter>> {
             const u32 its = ids.first() + k;
             const float noise = noise_bound(noise_word(racers.draw, its * GROUP));
             if (!may_finish(racers, noise, race.tops[group], bar)) continue;
-            const u32 column = racers.row.groups.column(group, ids, k, racers.draw.block(GROUP_BLOCKS + its).y % GROUP);
+            const u32 column = racers.row.groups.column(
+                group, ids, k, racers.draw.block(GROUP_BLOCKS + its).y % GROUP);
             if (column == NONE) continue;
-            const float time = least_above(noise) * NEAR * racers.sure_slowness(racers.row.entry(column));
+            const float time =
+                least_above(noise) * NEAR * racers.sure_slowness(racers.row.entry(column));
             if (time < LARGEST) bar = min(bar, __float_as_uint(time));
         }
         return bar;
@@ -265,9 +289,10 @@ struct RaceOf<Racers<IdRow<T>, NoFilter>> {
         __syncthreads();
     }
 
-    // Returns a bar (an upper bound of the winner's time) that may be earlier than `bar`. The first bar
-    // is the time of one token that has the least noise of its group. If no column of the row stands
-    // for most of these tokens, the first bar can be so late that very many groups are listed.
+    // Returns a bar (an upper bound of the winner's time) that may be earlier than `bar`. The first
+    // bar is the time of one token that has the least noise of its group. If no column of the row
+    // stands for most of these tokens, the first bar can be so late that very many groups are
+    // listed.
     static __device__ __noinline__ u32 lower_bar(LeaderRace race, const Row& racers, u32 bar) {
         const bool is_list = race.shared.group_count <= LeaderRace::MAX_LISTED;
         const u32 count = is_list ? race.shared.group_count : race.groups;
@@ -332,7 +357,8 @@ struct RaceOf<Racers<IdRow<T>, NoFilter>> {
     // Lists the lane's column of a run if the column is allowed, and may finish before `bar` by its
     // own bound, too. `value` is its logit.
     template <bool EXACT>
-    INLINE static void list_column(const LeaderRace& race, const Row& racers, const ColumnRun& run, float value, u32 bar, u64& best) {
+    INLINE static void list_column(const LeaderRace& race, const Row& racers, const ColumnRun& run,
+                                   float value, u32 bar, u64& best) {
         const u32 column = run.begin() + race.lane;
         float entry = fmaxf(value, negative_infinity());
         // A column of a run without bounds of its own stands for a token.
@@ -340,7 +366,10 @@ struct RaceOf<Racers<IdRow<T>, NoFilter>> {
             const auto raw = racers.row.raw(column);
             entry = racers.row.entry_of(column, raw);
             if (!may_finish(racers, run.noise, entry, bar)) return;
-            if (run.has_own() && !may_finish(racers, bound_of_token(racers.draw, raw.token), entry, bar)) return;
+            if (run.has_own() &&
+                !may_finish(racers, bound_of_token(racers.draw, raw.token), entry, bar)) {
+                return;
+            }
         }
         const u32 place = atomicAdd(&race.shared.token_count, 1u);
         if (place < LeaderRace::MAX_TOKENS) {
@@ -359,7 +388,9 @@ struct RaceOf<Racers<IdRow<T>, NoFilter>> {
             const u32 token = static_cast<u32>(finish);
 #pragma unroll 1
             for (u32 column = threadIdx.x; column < racers.row.vocab; column += SELECT_THREADS) {
-                if (racers.row.token(column) == token && finish_of(racers, column) == finish) atomicMin(&lowest, column);
+                if (racers.row.token(column) == token && finish_of(racers, column) == finish) {
+                    atomicMin(&lowest, column);
+                }
             }
         }
         __syncthreads();
@@ -403,7 +434,12 @@ struct ColumnNoise {
     float above;
 
     INLINE ColumnNoise(const LeaderRace& of, const IdRow<T>& of_row, const WarpRange& range)
-        : race(of), row(of_row), next(range.begin), end(range.end), column(NONE), above(infinity()) {}
+        : race(of),
+          row(of_row),
+          next(range.begin),
+          end(range.end),
+          column(NONE),
+          above(infinity()) {}
 
     // Processes the next 32 groups, after the warp has read the row's groups before them.
     INLINE void advance(const Draw& draw, float inverse) {
@@ -426,7 +462,8 @@ struct ColumnNoise {
             u32 those = __ballot_sync(ALL_LANES, group < range.end && !row.groups[group].ascends());
 #pragma unroll 1
             for (; those != 0; those &= those - 1) {
-                const EarlyColumn its = bound_each(race, row, draw, inverse, early.time, base + first_of(those));
+                const EarlyColumn its =
+                    bound_each(race, row, draw, inverse, early.time, base + first_of(those));
                 if (its.time < early.time) early = its;
             }
         }
@@ -437,7 +474,8 @@ struct ColumnNoise {
         const u32 order = exact::sort_key(early.time);
         const u32 first = __reduce_min_sync(ALL_LANES, order);
         if (race.lane == first_of(__ballot_sync(ALL_LANES, order == first))) {
-            race.shared.early[piece] = static_cast<u64>(__float_as_uint(early.noise)) << 32 | __float_as_uint(early.entry);
+            race.shared.early[piece] =
+                static_cast<u64>(__float_as_uint(early.noise)) << 32 | __float_as_uint(early.entry);
         }
         __syncwarp();
     }
@@ -447,8 +485,9 @@ private:
     // columns is that of its largest logit with this noise: most groups have a column whose group
     // of tokens has little noise, but few have one whose logit is large, too. Returns the lane's
     // earliest column. By a warp. Not inlined, so that it takes no registers from the other groups.
-    static __device__ __noinline__ EarlyColumn bound_each(LeaderRace race, IdRow<T> row, Draw draw, float inverse,
-                                                          float last_time, u32 group) {
+    static __device__ __noinline__ EarlyColumn bound_each(LeaderRace race, IdRow<T> row, Draw draw,
+                                                          float inverse, float last_time,
+                                                          u32 group) {
         // Covers the errors of approximate functions and roundings several times over.
         constexpr float SLACK = 1.0f - 1.0f / 512.0f;
         EarlyColumn early;
@@ -464,11 +503,16 @@ private:
             // False for NaN, and for a column that stands for no token.
             if (!(x > negative_infinity())) continue;
             const float below = noise_bound(word);
-            const float slower = x == top ? 1.0f : approximate_exp2(fminf(exact::sub(top, x) * inverse * 1.44269504f, 120.0f));
+            const float slower =
+                x == top
+                    ? 1.0f
+                    : approximate_exp2(fminf(exact::sub(top, x) * inverse * 1.44269504f, 120.0f));
             least = fminf(least, below * slower * SLACK);
             const float above = least_above(below);
             if (!(log_time(above, x, inverse) < early.time)) continue;
-            if (draw.block(GROUP_BLOCKS + raw.token / GROUP).y % GROUP != raw.token % GROUP) continue;
+            if (draw.block(GROUP_BLOCKS + raw.token / GROUP).y % GROUP != raw.token % GROUP) {
+                continue;
+            }
             early.consider(above, x, inverse);
         }
         const u32 bits = __reduce_min_sync(ALL_LANES, __float_as_uint(least));
@@ -507,7 +551,8 @@ private:
         const float below = noise_bound(high);
         store(race, group, below);
         above = least_above(below);
-        column = row.groups.column(group, ids, owner - first, draw.block(GROUP_BLOCKS + owner).y % GROUP);
+        column = row.groups.column(group, ids, owner - first,
+                                   draw.block(GROUP_BLOCKS + owner).y % GROUP);
     }
 
     // Uses the column that `bound` found.
@@ -540,8 +585,8 @@ __device__ __noinline__ GroupTop top_of_columns(IdRow<T> row, u32 group, u32 lan
 // read, and in `ascend` whether the ids of all groups ascend. `meanwhile` is called as
 // LogitGroups::survey calls it. After `meanwhile`, what is known of the ids can be read.
 template <typename T, typename Meanwhile>
-INLINE u32 survey_ids(const IdRow<T>& row, const WarpRange& range, const LeaderRace& leader, bool& ascend,
-                      Meanwhile&& meanwhile) {
+INLINE u32 survey_ids(const IdRow<T>& row, const WarpRange& range, const LeaderRace& leader,
+                      bool& ascend, Meanwhile&& meanwhile) {
     const u32 lane = leader.lane;
     const bool is_masked = row.tokens.mask != nullptr;
     float raw = negative_infinity();
@@ -593,14 +638,17 @@ INLINE void sample_ids(const Columns<T>& c) {
     if (is_padding(p.of_rows, index)) {
         // The next kernel waits for the kernel before by waiting for this one.
         follow();
-        if (c.winners != nullptr && blocks.rank == 0 && threadIdx.x == 0) c.winners[index] = PLACE_NOTHING << 32 | NONE;
+        if (c.winners != nullptr && blocks.rank == 0 && threadIdx.x == 0) {
+            c.winners[index] = PLACE_NOTHING << 32 | NONE;
+        }
         return write_padding(p, index, blocks);
     }
     const LeaderRace leader(shared, tops, p.vocab);
     Request& request = requests[leader.warp];
     if (leader.lane == 0) request.fetch_plain(p, index);
     const u32* const mask = p.mask.data == nullptr ? nullptr : p.mask[index];
-    const ColumnTokens tokens = {ids_of(c.token_ids, index), c.token_ids.wide != 0, 0, mask, c.mask_words};
+    const ColumnTokens tokens = {ids_of(c.token_ids, index), c.token_ids.wide != 0, 0, mask,
+                                 c.mask_words};
     const u64 own = c.id_rows == 1 ? 0 : static_cast<u64>(index) * leader.groups;
     const IdGroups groups = {reinterpret_cast<const IdGroup*>(c.id_groups) + own,
                              c.id_groups + 2 * c.id_rows * leader.groups + own * MAX_SPANNED};
@@ -624,10 +672,13 @@ INLINE void sample_ids(const Columns<T>& c) {
     };
     const auto meanwhile = [&](u32 group) {
         if (!has_begun) begin();
-        if (group >= noise.next && request.draws()) noise.advance(request.draw(p), request.inverse());
+        if (group >= noise.next && request.draws()) {
+            noise.advance(request.draw(p), request.inverse());
+        }
     };
     // If `survey` does not read ahead, it does not call `meanwhile`.
-    const bool streams = LogitGroups<T, false, 8>{row.row, nullptr, p.vocab}.streamed(range.begin, range.end) > range.begin;
+    const bool streams = LogitGroups<T, false, 8>{row.row, nullptr, p.vocab}.streamed(
+                             range.begin, range.end) > range.begin;
     if (!streams) begin();
     bool ascend = true;
     const u32 flags = survey_ids(row, range, leader, ascend, meanwhile);
@@ -646,7 +697,8 @@ INLINE void sample_ids(const Columns<T>& c) {
 
     leader.await(blocks, arrivals);
     const PartOfRow part = {tokens, 0, p.vocab};
-    end_part<true>(c, index, leader, row, part, options, draw, blocks.size * SELECT_WARPS, first_group);
+    end_part<true>(c, index, leader, row, part, options, draw, blocks.size * SELECT_WARPS,
+                   first_group);
 }
 
 // Kernels that call `follow` themselves, later than SPEC_KERNEL would.

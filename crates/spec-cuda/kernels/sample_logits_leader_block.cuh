@@ -46,7 +46,8 @@ struct LeaderSelect {
     // Whether `wanted` tokens are so few for a row of `vocab` tokens that most of them are in
     // different segments of the row.
     INLINE static bool serves(u32 wanted, u32 vocab) {
-        return CandidateList::serves(wanted) && vocab >= 4 * GROUP * wanted && vocab <= RaceShared::IN_ORDER * GROUP;
+        return CandidateList::serves(wanted) && vocab >= 4 * GROUP * wanted &&
+               vocab <= RaceShared::IN_ORDER * GROUP;
     }
 
     // In the leading block: lists the tokens that can be among the `wanted` tokens with the largest
@@ -55,8 +56,8 @@ struct LeaderSelect {
     // logits are equal or no token is allowed. If `floor` is not 0, tokens with a weight below
     // `floor` are not listed.
     template <typename T>
-    INLINE u32 find(CandidateList& candidates, RaceShared& races, const MaskedLogits<T>& row, const Team& team, u32 wanted,
-                    u64 floor, float inverse) const {
+    INLINE u32 find(CandidateList& candidates, RaceShared& races, const MaskedLogits<T>& row,
+                    const Team& team, u32 wanted, u64 floor, float inverse) const {
         constexpr u32 EACH = RaceShared::IN_ORDER / SELECT_THREADS;
         constexpr u32 AT_ONCE = 4;
         const u32 groups = (row.vocab + GROUP - 1) / GROUP;
@@ -139,7 +140,8 @@ struct LeaderSelect {
     // In every other block: sends its groups' largest logits to the leading block, and returns the
     // answer of that block. meanwhile() is called while the leading block works on the answer.
     template <typename Meanwhile>
-    INLINE u32 ask(const RaceShared& races, const Team& team, const WarpRange& range, Meanwhile&& meanwhile) const {
+    INLINE u32 ask(const RaceShared& races, const Team& team, const WarpRange& range,
+                   Meanwhile&& meanwhile) const {
         if (threadIdx.x == 0) shared.answered.expect(sizeof(shared.answer));
         send_tops(&races.tops[0][0], shared.arrivals, range, team.lane);
         meanwhile();

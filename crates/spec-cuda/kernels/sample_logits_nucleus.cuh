@@ -56,7 +56,8 @@ struct Nucleus {
         float of[TOKENS + 2];
 
         INLINE u64 word(u32 i) const {
-            return static_cast<u64>(__float_as_uint(of[2 * i + 1])) << 32 | __float_as_uint(of[2 * i]);
+            return static_cast<u64>(__float_as_uint(of[2 * i + 1])) << 32 |
+                   __float_as_uint(of[2 * i]);
         }
     };
 
@@ -80,8 +81,8 @@ struct Nucleus {
     // Adds the weights of this warp's piece of the row to `sums`. TIES: one of the tokens lies in
     // the piece, so that equal logits must be compared by index.
     template <bool TIES, typename Row>
-    INLINE static void add(const Row& row, u32 lane, const Scale& scale, const After (&after)[TOKENS],
-                           float (&sums)[TOKENS + 1]) {
+    INLINE static void add(const Row& row, u32 lane, const Scale& scale,
+                           const After (&after)[TOKENS], float (&sums)[TOKENS + 1]) {
         const float factor = scale.inverse * 1.44269504f;
         const auto visit = [&](const float(&entries)[Row::N], u32 first) {
 #pragma unroll
@@ -134,7 +135,8 @@ struct Nucleus {
 
     // The sums of this block, returned to its first warp. By the whole block.
     template <typename Row>
-    INLINE static Sums sums_of_block(Shared& shared, const Team& team, const Row& row, const Scale& scale) {
+    INLINE static Sums sums_of_block(Shared& shared, const Team& team, const Row& row,
+                                     const Scale& scale) {
         bool ties = false;
 #pragma unroll 1
         for (u32 i = 0; i < TOKENS; ++i) {
@@ -156,14 +158,17 @@ struct Nucleus {
     INLINE static Sums total(const Sums* each, u32 count, u32 lane) {
         Sums all;
 #pragma unroll
-        for (u32 i = 0; i < TOKENS + 2; ++i) all.of[i] = warp_sum(lane < count ? each[lane].of[i] : 0.0f);
+        for (u32 i = 0; i < TOKENS + 2; ++i) {
+            all.of[i] = warp_sum(lane < count ? each[lane].of[i] : 0.0f);
+        }
         return all;
     }
 };
 
 // Copies words of this block to the same addresses in all other blocks of the team. By the first
 // warp.
-INLINE void broadcast(const Senders& blocks, u64* words, u32 count, Arrivals& arrivals, const Team& team) {
+INLINE void broadcast(const Senders& blocks, u64* words, u32 count, Arrivals& arrivals,
+                      const Team& team) {
     if (team.warp != 0 || team.lane == 0 || team.lane >= blocks.size) return;
 #pragma unroll 1
     for (u32 i = 0; i < count; ++i) blocks.put(&words[i], &arrivals.word, team.lane, words[i]);
@@ -172,181 +177,253 @@ INLINE void broadcast(const Senders& blocks, u64* words, u32 count, Arrivals& ar
 // Whether the kernel makes a histogram of the weights of a row that `sample_nucleus` ends.
 template <typename T>
 INLINE bool uses_histogram(const LogitRow<T>& row, const Options& options) {
-    return options.top_p < 1ull << 32 && row.make.mask == nullptr && reinterpret_cast<u64>(row.row) % 16 == 0;
+    return options.top_p < 1ull << 32 && row.make.mask == nullptr &&
+           reinterpret_cast<u64>(row.row) % 16 == 0;
 }
 
-// Samples a token as described above. Returns whether the leading block has written the row's
-// token; otherwise the team must select.
+// What the sums say of the first tokens to finish: which is the first that top-p keeps, or whether
+// they are too near to what top-p leaves out to say it. If no token is kept, `next` keeps only what
+// comes before all of them in the order.
+struct Verdict {
+    u32 chosen;
+    bool unclear;
+    Cut next;
+};
+
+// A block that samples a token of a row as described above: the leading block `lead`s, the others
+// `help`.
 template <typename T>
-__device__ __noinline__ bool sample_nucleus(const Params<T>& p, u32 index, Team team, RaceShared& races,
-                                            Nucleus::Race::Shared& lists, Nucleus::Shared& shared,
-                                            LeaderSelect::Shared& select_memory, LogitRow<T> row, const WarpRange range,
-                                            const Options options, Draw draw, bool has_histogram) {
+struct NucleusBlock {
     using Race = Nucleus::Race;
-    const Senders& blocks = team.blocks;
-    constexpr u32 WORDS = sizeof(Nucleus::Message) / 8;
-    constexpr u32 SUM_WORDS = sizeof(Nucleus::Sums) / 8;
-    u64* const message = reinterpret_cast<u64*>(&shared.message);
-    const auto put_sums = [&](const Nucleus::Sums& sums) {
+    static constexpr u32 WORDS = sizeof(Nucleus::Message) / 8;
+    static constexpr u32 SUM_WORDS = sizeof(Nucleus::Sums) / 8;
+    const Params<T>& p;
+    u32 index;
+    const Team& team;
+    u32 (&bins)[WeightHistogram::BINS];
+    Race::Shared& lists;
+    Nucleus::Shared& shared;
+    LeaderSelect::Shared& memory;
+    const LogitRow<T>& row;
+    const WarpRange& range;
+    const Options& options;
+    const Draw& draw;
+    const Race& race;
+    bool has_histogram;
+    // The tokens that race.
+    Cut cut;
+
+    INLINE u64* message() const { return reinterpret_cast<u64*>(&shared.message); }
+    INLINE float octaves() const { return WeightHistogram::octaves_of(options.inverse); }
+    INLINE void send_message() const {
+        broadcast(team.blocks, message(), WORDS, memory.answered, team);
+    }
+
+    INLINE void draw_noise() {
+        const MaskedLogits<T> logits = {row.row, row.make.mask, p.vocab};
+        race.draw_noise(logits, draw, options.inverse, range, team.piece(), CutFilter{cut});
+    }
+
+    // The histograms of all blocks are complete when all blocks have arrived at the cluster
+    // barrier. Each block waits for that after its own histogram.
+    INLINE void add_histogram() const {
+        if (!has_histogram) return;
+        const WeightHistogram::Sum sum = WeightHistogram::add(
+            bins, row.row, p.vocab, race.tops, range, octaves(), options.top_p);
+        if (team.lane == 0) shared.histogram.of_warps[team.warp] = sum;
+        if (team.blocks.size > 1) team.blocks.arrive_prepared();
+    }
+    INLINE void await_histograms() const {
+        if (has_histogram && team.blocks.size > 1) team.blocks.wait_started();
+    }
+
+    INLINE void send_sums(const Nucleus::Sums& sums) const {
         if (team.warp != 0) return;
 #pragma unroll
         for (u32 i = 0; i < SUM_WORDS; ++i) {
-            u64* const to = reinterpret_cast<u64*>(&shared.of_blocks[blocks.rank]) + i;
-            if (team.lane == i) blocks.put(to, &select_memory.arrivals.word, 0, sums.word(i));
+            u64* const to = reinterpret_cast<u64*>(&shared.of_blocks[team.blocks.rank]) + i;
+            if (team.lane == i) team.blocks.put(to, &memory.arrivals.word, 0, sums.word(i));
         }
-    };
-    const Race race(lists, &races.tops[0][0], p.vocab);
-    race.fill_up(range);
-    const MaskedLogits<T> logits = {row.row, row.make.mask, p.vocab};
-    Cut cut = {0, 0};
-    const auto draw_noise = [&] {
-        race.draw_noise(logits, draw, options.inverse, range, team.piece(), CutFilter{cut});
-    };
-    u32 (&bins)[WeightHistogram::BINS] = races.groups;
-    const float octaves = WeightHistogram::octaves_of(options.inverse);
-    // The histograms of all blocks are complete when all blocks have arrived at the cluster
-    // barrier. Each block waits for that after its own histogram.
-    const auto histogram = [&] {
-        if (!has_histogram) return;
-        const WeightHistogram::Sum sum = WeightHistogram::add(bins, row.row, p.vocab, race.tops, range, octaves, options.top_p);
-        if (team.lane == 0) shared.histogram.of_warps[team.warp] = sum;
-        if (blocks.size > 1) blocks.arrive_prepared();
-    };
-    const auto await_histograms = [&] {
-        if (has_histogram && blocks.size > 1) blocks.wait_started();
-    };
-    draw_noise();
-    if (blocks.rank != 0) {
-        if (threadIdx.x == 0) select_memory.answered.expect(sizeof(Nucleus::Message));
-        race.send(blocks, select_memory.arrivals, range, team.piece());
-        histogram();
+    }
+
+    // Sends what the leading block asks for, until that block has decided. Returns whether it has
+    // written a token.
+    INLINE bool help() {
+        if (threadIdx.x == 0) memory.answered.expect(sizeof(Nucleus::Message));
+        race.send(team.blocks, memory.arrivals, range, team.piece());
+        add_histogram();
 #pragma unroll 1
         for (u32 phase = 0;; ++phase) {
-            select_memory.answered.wait(phase & 1);
+            memory.answered.wait(phase & 1);
             if (phase == 0) await_histograms();
             const u64 published = shared.message.order;
             const u32 order = static_cast<u32>(published);
             if (order == Nucleus::DONE || order == Nucleus::SELECT) return order == Nucleus::DONE;
-            if (threadIdx.x == 0) select_memory.answered.expect(sizeof(Nucleus::Message));
+            if (threadIdx.x == 0) memory.answered.expect(sizeof(Nucleus::Message));
             if (order == Nucleus::AGAIN) {
-                cut = {static_cast<u32>(message[0] >> 32), static_cast<u32>(message[0])};
+                const u64 published_cut = message()[0];
+                cut = {static_cast<u32>(published_cut >> 32), static_cast<u32>(published_cut)};
                 draw_noise();
-                race.send_early(blocks, select_memory.arrivals, team.piece());
+                race.send_early(team.blocks, memory.arrivals, team.piece());
             } else {
-                const Scale scale = {exact::value_of_key(static_cast<u32>(published >> 32)), options.inverse};
-                put_sums(Nucleus::sums_of_block(shared, team, row, scale));
+                const u32 largest_key = static_cast<u32>(published >> 32);
+                const Scale scale = {exact::value_of_key(largest_key), options.inverse};
+                send_sums(Nucleus::sums_of_block(shared, team, row, scale));
             }
         }
     }
 
-    if (threadIdx.x == 0) {
-        if (blocks.size > 1) race.expect(select_memory.arrivals, blocks.size);
-        lists.begin();
-    }
-    histogram();
-    if (blocks.size > 1) select_memory.arrivals.wait(0);
-    await_histograms();
-    __syncthreads();
-    Race::Front front = race.front(options.inverse, team.pieces());
-    const u32 largest_key = front.largest_key;
-    const Scale scale = {exact::value_of_key(largest_key), options.inverse};
-    u32 order = Nucleus::SELECT;
-    u32 phase = 1;
-    // If the largest logit is infinite, all other weights are 0.
-    const bool leader_decides = largest_key > LOWEST_KEY && exact::finite(scale.largest);
-    const bool all = options.top_p == 1ull << 32;
-    Bracket bracket = Bracket::unknown();
-    if (has_histogram && leader_decides) {
-        bracket = WeightHistogram::find(bins, shared.histogram, team, scale.largest, octaves, options.top_p);
-        if (bracket.least > negative_infinity()) cut = {exact::sort_key(bracket.least), NONE};
-    }
-#pragma unroll 1
-    for (u32 attempt = 0; leader_decides; ++attempt) {
-        const float least = cut.all() ? negative_infinity() : exact::value_of_key(cut.key);
-        const Racers<LogitRow<T>, CutFilter> racers(draw, row, scale, options.floor, least, CutFilter{cut});
-        if (all || (attempt == 0 && bracket.known)) {
-            const u32 token = static_cast<u32>(race.winner(racers, team.pieces(), front.early));
-            if (all || (token < p.vocab && bracket.keeps(row.entry(token), octaves))) {
-                order = Nucleus::DONE;
-                // If logits change during the call, no token may win.
-                if (threadIdx.x == 0) write_token(p, index, 0, token < p.vocab ? token : 0, 0.0f);
-                break;
-            }
-            // All threads have read the lists.
-            __syncthreads();
-            if (threadIdx.x == 0) lists.begin();
-            __syncthreads();
-        }
-        const u32 count = race.first_finishers(racers, team.pieces(), front.early);
-        if (count == 0 || attempt == Nucleus::ATTEMPTS) break;
+    // Publishes the first `count` tokens to finish, and returns the sums over all blocks of the
+    // weights that come before each of them in the order.
+    INLINE Nucleus::Sums sums_before(u32 count, u32 largest_key, const Scale& scale, u32& phase) {
         if (threadIdx.x < Nucleus::TOKENS) {
             // If fewer than four tokens finish, the first token fills the remaining places.
             const u32 token = static_cast<u32>(lists.first[threadIdx.x < count ? threadIdx.x : 0]);
-            message[threadIdx.x] = static_cast<u64>(__float_as_uint(row.entry(token))) << 32 | token;
+            const u32 entry = __float_as_uint(row.entry(token));
+            message()[threadIdx.x] = static_cast<u64>(entry) << 32 | token;
         }
+        const u32 helpers = team.blocks.size - 1;
         if (threadIdx.x == 0) {
             shared.message.order = static_cast<u64>(largest_key) << 32 | Nucleus::ADD;
-            if (blocks.size > 1) select_memory.arrivals.expect((blocks.size - 1) * sizeof(Nucleus::Sums));
+            if (helpers > 0) memory.arrivals.expect(helpers * sizeof(Nucleus::Sums));
             lists.begin();
         }
         __syncthreads();
-        broadcast(blocks, message, WORDS, select_memory.answered, team);
+        send_message();
         const Nucleus::Sums own = Nucleus::sums_of_block(shared, team, row, scale);
         if (threadIdx.x == 0) shared.of_blocks[0] = own;
-        if (blocks.size > 1) select_memory.arrivals.wait(phase & 1);
+        if (helpers > 0) memory.arrivals.wait(phase & 1);
         phase += 1;
         __syncthreads();
-        const Nucleus::Sums sums = Nucleus::total(shared.of_blocks, blocks.size, team.lane);
+        return Nucleus::total(shared.of_blocks, team.blocks.size, team.lane);
+    }
+
+    INLINE Verdict judge(const Nucleus::Sums& sums, u32 count) const {
         // The weight that top-p leaves out.
-        const float out = static_cast<float>((1ull << 32) - options.top_p) * (1.0f / 4294967296.0f) *
-                          sums.of[Nucleus::TOKENS];
-        u32 chosen = NONE;
-        bool unclear = false;
-        Cut next = {0, 0};
+        const float out = static_cast<float>((1ull << 32) - options.top_p) *
+                          (1.0f / 4294967296.0f) * sums.of[Nucleus::TOKENS];
+        Verdict verdict = {NONE, false, {0, 0}};
 #pragma unroll
         for (u32 i = 0; i < Nucleus::TOKENS; ++i) {
-            if (i >= count || chosen != NONE || unclear) continue;
+            if (i >= count || verdict.chosen != NONE || verdict.unclear) continue;
             const float rest = sums.of[i] - out;
             const float error = (sums.of[i] + out) * Nucleus::ERROR + 1.0f / 1048576.0f;
-            const u64 published = message[i];
+            const u64 published = message()[i];
             const u32 token = static_cast<u32>(published);
             if (rest > error) {
-                chosen = token;
+                verdict.chosen = token;
             } else if (rest >= -error) {
-                unclear = true;
+                verdict.unclear = true;
             } else {
-                const u32 key = exact::sort_key(__uint_as_float(static_cast<u32>(published >> 32)));
-                // The cut that keeps only what comes before the token in the order.
+                const float entry = __uint_as_float(static_cast<u32>(published >> 32));
+                const u32 key = exact::sort_key(entry);
+                Cut& next = verdict.next;
                 if (key > next.key || (key == next.key && token < next.end)) next = {key, token};
             }
         }
-        // All threads have read the sums.
-        __syncthreads();
-        if (unclear) break;
-        if (chosen != NONE) {
-            order = Nucleus::DONE;
-            if (threadIdx.x == 0) write_token(p, index, 0, chosen, 0.0f);
-            break;
-        }
-        cut = next;
+        return verdict;
+    }
+
+    // Has all blocks race again, without what the new cut leaves out.
+    INLINE Race::Front race_again(u32& phase) {
+        const u32 helpers = team.blocks.size - 1;
         if (threadIdx.x == 0) {
-            message[0] = static_cast<u64>(cut.key) << 32 | cut.end;
+            message()[0] = static_cast<u64>(cut.key) << 32 | cut.end;
             shared.message.order = Nucleus::AGAIN;
-            if (blocks.size > 1) select_memory.arrivals.expect((blocks.size - 1) * SELECT_WARPS * 8);
+            if (helpers > 0) memory.arrivals.expect(helpers * SELECT_WARPS * 8);
         }
         __syncthreads();
-        broadcast(blocks, message, WORDS, select_memory.answered, team);
+        send_message();
         draw_noise();
-        if (blocks.size > 1) select_memory.arrivals.wait(phase & 1);
+        if (helpers > 0) memory.arrivals.wait(phase & 1);
         phase += 1;
         __syncthreads();
-        front = race.front(options.inverse, team.pieces());
+        return race.front(options.inverse, team.pieces());
     }
-    if (threadIdx.x == 0) {
-        shared.message.order = order;
-        if (order == Nucleus::DONE) raise_of(p, index, options.bits);
+
+    // Writes the token if it is certain, and returns the last order for the other blocks.
+    INLINE u32 decide() {
+        Race::Front front = race.front(options.inverse, team.pieces());
+        const u32 largest_key = front.largest_key;
+        const Scale scale = {exact::value_of_key(largest_key), options.inverse};
+        // If the largest logit is infinite, all other weights are 0.
+        if (largest_key <= LOWEST_KEY || !exact::finite(scale.largest)) return Nucleus::SELECT;
+        const bool all = options.top_p == 1ull << 32;
+        u32 phase = 1;
+        Bracket bracket = Bracket::unknown();
+        if (has_histogram) {
+            bracket = WeightHistogram::find(bins, shared.histogram, team, scale.largest, octaves(),
+                                            options.top_p);
+            if (bracket.least > negative_infinity()) {
+                cut = {exact::sort_key(bracket.least), NONE};
+            }
+        }
+#pragma unroll 1
+        for (u32 attempt = 0;; ++attempt) {
+            const float least = cut.all() ? negative_infinity() : exact::value_of_key(cut.key);
+            const Racers<LogitRow<T>, CutFilter> racers(draw, row, scale, options.floor, least,
+                                                        CutFilter{cut});
+            if (all || (attempt == 0 && bracket.known)) {
+                const u32 token = static_cast<u32>(race.winner(racers, team.pieces(), front.early));
+                if (all || (token < p.vocab && bracket.keeps(row.entry(token), octaves()))) {
+                    // If logits change during the call, no token may win.
+                    if (threadIdx.x == 0) {
+                        write_token(p, index, 0, token < p.vocab ? token : 0, 0.0f);
+                    }
+                    return Nucleus::DONE;
+                }
+                // All threads have read the lists.
+                __syncthreads();
+                if (threadIdx.x == 0) lists.begin();
+                __syncthreads();
+            }
+            const u32 count = race.first_finishers(racers, team.pieces(), front.early);
+            if (count == 0 || attempt == Nucleus::ATTEMPTS) return Nucleus::SELECT;
+            const Verdict verdict = judge(sums_before(count, largest_key, scale, phase), count);
+            // All threads have read the sums.
+            __syncthreads();
+            if (verdict.unclear) return Nucleus::SELECT;
+            if (verdict.chosen != NONE) {
+                if (threadIdx.x == 0) write_token(p, index, 0, verdict.chosen, 0.0f);
+                return Nucleus::DONE;
+            }
+            cut = verdict.next;
+            front = race_again(phase);
+        }
     }
-    __syncthreads();
-    broadcast(blocks, message, WORDS, select_memory.answered, team);
-    return order == Nucleus::DONE;
+
+    // Returns whether a token was written.
+    INLINE bool lead() {
+        if (threadIdx.x == 0) {
+            if (team.blocks.size > 1) race.expect(memory.arrivals, team.blocks.size);
+            lists.begin();
+        }
+        add_histogram();
+        if (team.blocks.size > 1) memory.arrivals.wait(0);
+        await_histograms();
+        __syncthreads();
+        const u32 order = decide();
+        if (threadIdx.x == 0) {
+            shared.message.order = order;
+            if (order == Nucleus::DONE) raise_of(p, index, options.bits);
+        }
+        __syncthreads();
+        send_message();
+        return order == Nucleus::DONE;
+    }
+};
+
+// Samples a token as described above. Returns whether the leading block has written the row's
+// token; otherwise the team must select.
+template <typename T>
+__device__ __noinline__ bool sample_nucleus(
+    const Params<T>& p, u32 index, Team team, RaceShared& races, Nucleus::Race::Shared& lists,
+    Nucleus::Shared& shared, LeaderSelect::Shared& select_memory, LogitRow<T> row,
+    const WarpRange range, const Options options, Draw draw, bool has_histogram) {
+    const Nucleus::Race race(lists, &races.tops[0][0], p.vocab);
+    race.fill_up(range);
+    NucleusBlock<T> block = {p,   index, team,    races.groups, lists, shared,        select_memory,
+                             row, range, options, draw,         race,  has_histogram, {0, 0}};
+    block.draw_noise();
+    return team.blocks.rank == 0 ? block.lead() : block.help();
 }

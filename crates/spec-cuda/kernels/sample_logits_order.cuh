@@ -70,11 +70,17 @@ struct RowOrder {
 
     // By the whole block. Contains a barrier.
     INLINE RowOrder(Shared& of_block, const float* of_groups, u32 vocab, u32 merges)
-        : shared(of_block), tops(of_groups), groups(groups_of(vocab, merges)), merged(merges), lane(lane_id()),
+        : shared(of_block),
+          tops(of_groups),
+          groups(groups_of(vocab, merges)),
+          merged(merges),
+          lane(lane_id()),
           warp(threadIdx.x / WARP) {
         float top = negative_infinity();
 #pragma unroll 1
-        for (u32 group = threadIdx.x; group < groups; group += SELECT_THREADS) top = fmaxf(top, tops[group]);
+        for (u32 group = threadIdx.x; group < groups; group += SELECT_THREADS) {
+            top = fmaxf(top, tops[group]);
+        }
         own = threadIdx.x < groups ? key_of(top) : 0;
         const u32 largest_of_warp = __reduce_max_sync(ALL_LANES, own);
         const u32 lowest_of_warp = __reduce_min_sync(ALL_LANES, own == 0 ? NONE : own);
@@ -91,7 +97,9 @@ struct RowOrder {
         lowest = __reduce_min_sync(ALL_LANES, shared.lowest_of_warps[lane % SELECT_WARPS]);
     }
 
-    INLINE static u32 groups_of(u32 vocab, u32 merged) { return ((vocab - 1) >> merged) / GROUP + 1; }
+    INLINE static u32 groups_of(u32 vocab, u32 merged) {
+        return ((vocab - 1) >> merged) / GROUP + 1;
+    }
 
     // Stores the first `wanted` tokens of the order in shared.sorted, as `listed_entry`. Returns
     // their number, which is less than `wanted` only if logits change during the call. May be
@@ -122,7 +130,8 @@ struct RowOrder {
     // large; 0 if the threshold is NaN. By the whole block; the thresholds must be written before a
     // barrier.
     template <typename Row>
-    INLINE void count_reaching(const Row& row, const float* thresholds, u32* counts, u32 count) const {
+    INLINE void count_reaching(const Row& row, const float* thresholds, u32* counts,
+                               u32 count) const {
         float least = infinity();
         for (u32 i = lane; i < count; i += WARP) least = fminf(least, thresholds[i]);
         least = exact::value_of_key(__reduce_min_sync(ALL_LANES, exact::sort_key(least)));
@@ -239,7 +248,8 @@ private:
     // A `listed_entry` that at least `wanted` tokens reach, but no more than the list has room for.
     // Empties the list. `bound` is a key that at least `wanted` tokens reach.
     template <typename Row>
-    static __device__ __noinline__ u64 narrow(const RowOrder order, const Row row, u32 wanted, u32 bound) {
+    static __device__ __noinline__ u64 narrow(const RowOrder order, const Row row, u32 wanted,
+                                              u32 bound) {
         Shared& shared = order.shared;
         // The cut is between `low` and `high`, and `left` of the tokens between them are wanted.
         u64 low = static_cast<u64>(bound) << 32 | (NONE - (row.vocab - 1));

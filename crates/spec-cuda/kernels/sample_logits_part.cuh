@@ -1,7 +1,7 @@
 // Rows of sample_logits that may be a part of a longer row, and draw one token from all allowed
 // tokens except those that min-p drops: how the leading block ends such a row. It takes the largest
-// logit of all ranks where `maxima` gives it, a forced token, and the exact time of the winner where
-// `winners` is wanted.
+// logit of all ranks where `maxima` gives it, a forced token, and the exact time of the winner
+// where `winners` is wanted.
 #pragma once
 
 #include "sample_logits_columns.cuh"
@@ -32,8 +32,8 @@ struct PartOfRow {
     }
 };
 
-// True if some column stands for the token. By the whole block if the columns have ids, else by each
-// thread for itself.
+// True if some column stands for the token. By the whole block if the columns have ids, else by
+// each thread for itself.
 template <bool HAS_IDS>
 INLINE bool stands_for(const PartOfRow& part, i32 token) {
     const u32 columns = part.end - part.begin;
@@ -47,11 +47,12 @@ INLINE bool stands_for(const PartOfRow& part, i32 token) {
     return __syncthreads_or(found);
 }
 
-// Ends a row in the leading block, after `leader.await`: finds the token and writes it. `pieces` warps
-// have read the row. `first_group` is NONE in shared memory.
+// Ends a row in the leading block, after `leader.await`: finds the token and writes it. `pieces`
+// warps have read the row. `first_group` is NONE in shared memory.
 template <bool HAS_IDS, typename T, typename Row>
-INLINE void end_part(const Columns<T>& c, u32 index, const LeaderRace& leader, const Row& row, const PartOfRow& part,
-                     const Options& options, const Draw& draw, u32 pieces, u32& first_group) {
+INLINE void end_part(const Columns<T>& c, u32 index, const LeaderRace& leader, const Row& row,
+                     const PartOfRow& part, const Options& options, const Draw& draw, u32 pieces,
+                     u32& first_group) {
     const Params<T>& p = c.drawing;
     const LeaderRace::Front front = leader.front(options.inverse, pieces);
     const u32 own_key = front.largest_key;
@@ -86,14 +87,16 @@ INLINE void end_part(const Columns<T>& c, u32 index, const LeaderRace& leader, c
             }
             __syncthreads();
             if (leader.warp == 0) {
-                entry = first_equal(row, leader.tops + first_group, first_group, first_group + 1, leader.lane, largest);
+                entry = first_equal(row, leader.tops + first_group, first_group, first_group + 1,
+                                    leader.lane, largest);
             }
             place = PLACE_CERTAIN;
         }
     } else {
         bits |= options.bits;
         const Scale scale = {largest, options.inverse};
-        const Racers<Row, NoFilter> racers(draw, row, scale, options.floor, negative_infinity(), NoFilter{});
+        const Racers<Row, NoFilter> racers(draw, row, scale, options.floor, negative_infinity(),
+                                           NoFilter{});
         entry = static_cast<u32>(leader.winner(racers, pieces, front.early));
         if (c.winners != nullptr && threadIdx.x == 0 && entry < part.end) {
             place = min(static_cast<u64>(time_of(finish_of(racers, entry))), PLACE_NOTHING);

@@ -22,69 +22,59 @@ INLINE u32 lowest_equal(const Row& row, u32 group, u32 lane, float largest) {
     return __reduce_min_sync(ALL_LANES, entries[0] == largest ? token : second);
 }
 
+// Writes one token.
 template <typename T, bool MASKED>
-INLINE void sample_plain(const Params<T>& p) {
+struct TokenSink {
     // With eight loads in flight, 256 rows of 128,256 f32 take 52.7 us on an H100; with four, 54.5
     // us.
     using Row = LogitGroups<T, MASKED, 8>;
-    __shared__ LeaderRace::Shared shared;
-    // The largest logit of each group; the leading block also receives those of other blocks here.
-    __shared__ alignas(16) float tops[LeaderRace::MAX_GROUPS];
-    __shared__ Arrivals arrivals;
-    // A copy for each warp, because warps draw noise before the first barrier of the block.
-    __shared__ Request requests[SELECT_WARPS];
+    PicksOfWarp* of_warps;
+    // The first group with the row's largest logit.
+    u32& first_group;
+
+    INLINE PicksOfWarp& picks(u32 warp) const { return of_warps[warp]; }
+    INLINE NoVisitor visitor() const { return {}; }
+    INLINE void clear() const { first_group = NONE; }
+    INLINE void begin(const Request&) const {}
+    INLINE void end(u32, u32) const {}
+    INLINE u32 sent() const { return 0; }
+    INLINE void send(const Senders&, const Arrivals&, u32, u32) const {}
+
+    INLINE void finish(const RowEnd<T, Row>& end) const {
+        const LeaderRace& leader = end.leader;
+        const Params<T>& p = end.p;
+        u32 token = 0;
+        if (end.is_empty()) {
+            if (threadIdx.x == 0) raise_of(p, end.index, NON_FINITE);
+            if (leader.warp == 0) token = lowest_allowed(p, end.index, leader.lane);
+        } else if (end.drawing.options.greedy) {
+            const float largest = end.largest();
+#pragma unroll 1
+            for (u32 group = threadIdx.x; group < leader.groups; group += SELECT_THREADS) {
+                if (leader.tops[group] == largest) atomicMin(&first_group, group);
+            }
+            __syncthreads();
+            if (leader.warp == 0) token = lowest_equal(end.row, first_group, leader.lane, largest);
+        } else {
+            token = static_cast<u32>(leader.winner(end.racers(), end.pieces, end.front.early));
+        }
+        if (threadIdx.x != 0) return;
+        if (!end.is_empty()) raise_of(p, end.index, end.drawing.options.bits);
+        // If logits change during the call, no token may win.
+        p.tokens.set(end.index, 0, token < p.vocab ? static_cast<i32>(token) : 0);
+    }
+};
+
+template <typename T, bool MASKED>
+INLINE void sample_plain(const Params<T>& p) {
+    __shared__ DrawMemory memory;
     __shared__ PicksOfWarp picks_of[SELECT_WARPS];
     __shared__ u32 first_group;
     const Senders blocks;
     const u32 index = blockIdx.x >> (31 - __clz(blocks.size));
     if (is_padding(p.of_rows, index)) return write_padding(p, index, blocks);
-    const LeaderRace leader(shared, tops, p.vocab);
-    Request& request = requests[leader.warp];
-    if (leader.lane == 0) request.fetch_plain(p, index);
-    // While the first logits are in flight.
-    const auto begin = [&] {
-        if (blocks.size > 1) LeaderRace::open(blocks, arrivals);
-        if (threadIdx.x == 0) {
-            shared.begin();
-            first_group = NONE;
-        }
-        Request::arrive();
-        __syncwarp();
-    };
-    const u32* const mask = MASKED ? p.mask[index] : nullptr;
-    const Row row = {p.logits[index], mask, p.vocab};
-    const u32 piece = blocks.rank * SELECT_WARPS + leader.warp;
-    const WarpRange range(p.vocab, piece, blocks.size * SELECT_WARPS);
-    const Drawing drawing =
-        read_plain(p, index, request, leader, row, range, piece, picks_of[leader.warp], NoVisitor{}, begin, [] {});
-    const Options& options = drawing.options;
-    if (blocks.size > 1) blocks.wait_started();
-    if (blocks.rank != 0) return leader.send(blocks, arrivals, range, piece);
-
-    leader.await(blocks, arrivals);
-    const LeaderRace::Front front = leader.front(options.inverse, blocks.size * SELECT_WARPS);
-    const u32 largest_key = front.largest_key;
-    const float largest = exact::value_of_key(largest_key);
-    u32 token = 0;
-    if (largest_key <= LOWEST_KEY) {
-        if (threadIdx.x == 0) raise_of(p, index, NON_FINITE);
-        if (leader.warp == 0) token = lowest_allowed(p, index, leader.lane);
-    } else if (options.greedy) {
-#pragma unroll 1
-        for (u32 group = threadIdx.x; group < leader.groups; group += SELECT_THREADS) {
-            if (tops[group] == largest) atomicMin(&first_group, group);
-        }
-        __syncthreads();
-        if (leader.warp == 0) token = lowest_equal(row, first_group, leader.lane, largest);
-    } else {
-        const Scale scale = {largest, options.inverse};
-        const Racers<Row, NoFilter> racers(drawing.draw, row, scale, options.floor, negative_infinity(), NoFilter{});
-        token = static_cast<u32>(leader.winner(racers, blocks.size * SELECT_WARPS, front.early));
-    }
-    if (threadIdx.x != 0) return;
-    if (largest_key > LOWEST_KEY) raise_of(p, index, options.bits);
-    // If logits change during the call, no token may win.
-    p.tokens.set(index, 0, token < p.vocab ? static_cast<i32>(token) : 0);
+    TokenSink<T, MASKED> sink = {picks_of, first_group};
+    draw_row(p, index, blocks, MASKED ? p.mask[index] : nullptr, memory, sink);
 }
 
 #define SAMPLER(dtype, T)                                                                     \

@@ -24,8 +24,8 @@
 #include "sample_logits_plain.cuh"
 #include "sample_logits_row.cuh"
 
-// Tokens in a quad, which a lane weighs together, and quads of a lane that are in flight. A lane reads
-// one quad of f32 at once, and two neighbouring quads of 16 bits.
+// Tokens in a quad, which a lane weighs together, and quads of a lane that are in flight. A lane
+// reads one quad of f32 at once, and two neighbouring quads of 16 bits.
 constexpr u32 QUAD = 4;
 constexpr u32 QUADS = 4;
 // Tokens that a warp weighs in a step.
@@ -87,11 +87,17 @@ struct Weights {
     float heavy;
 
     // `room` is the shared memory of each warp, in bytes.
-    INLINE Weights(const T* logits, float* to, const float* of_groups, const WarpRange& range, u32 vocab,
-                   float4* of_warps, u32 room)
-        : row(logits), probs(to), tops(of_groups), kept(of_warps + threadIdx.x / WARP * (room / sizeof(float4))),
-          lane(lane_id()), begin(range.begin * GROUP), end(min(range.end * GROUP, vocab)) {
-        const bool aligned = reinterpret_cast<u64>(row) % 16 == 0 && reinterpret_cast<u64>(probs) % 16 == 0;
+    INLINE Weights(const T* logits, float* to, const float* of_groups, const WarpRange& range,
+                   u32 vocab, float4* of_warps, u32 room)
+        : row(logits),
+          probs(to),
+          tops(of_groups),
+          kept(of_warps + threadIdx.x / WARP * (room / sizeof(float4))),
+          lane(lane_id()),
+          begin(range.begin * GROUP),
+          end(min(range.end * GROUP, vocab)) {
+        const bool aligned =
+            reinterpret_cast<u64>(row) % 16 == 0 && reinterpret_cast<u64>(probs) % 16 == 0;
         whole = aligned ? max(begin, end / GROUP * GROUP) : begin;
         const u32 fit = room / sizeof(float);
         kept_end = min(whole, begin + fit / WARP_READS * WARP_READS);
@@ -99,8 +105,12 @@ struct Weights {
 
     // The first token of what the lane reads the i-th time, and of its i-th quad, in the step that
     // begins with token `first`.
-    INLINE u32 place_of_read(u32 first, u32 i) const { return first + (i * WARP + lane) * Pack<T>::N; }
-    INLINE u32 place(u32 first, u32 i) const { return place_of_read(first, i / AT_ONCE) + i % AT_ONCE * QUAD; }
+    INLINE u32 place_of_read(u32 first, u32 i) const {
+        return first + (i * WARP + lane) * Pack<T>::N;
+    }
+    INLINE u32 place(u32 first, u32 i) const {
+        return place_of_read(first, i / AT_ONCE) + i % AT_ONCE * QUAD;
+    }
 
     INLINE float4& slot(u32 at) const { return kept[(at - begin) / QUAD]; }
 
@@ -170,7 +180,9 @@ struct Weights {
                 } else if (at < whole) {
                     visit(at, weights(quad(pack, i % AT_ONCE)));
                 }
-                if (i % AT_ONCE == AT_ONCE - 1) read(pack, place_of_read(first, i / AT_ONCE) + STEP);
+                if (i % AT_ONCE == AT_ONCE - 1) {
+                    read(pack, place_of_read(first, i / AT_ONCE) + STEP);
+                }
             }
         }
     }
@@ -228,8 +240,8 @@ struct Weights {
     // Streaming stores: probabilities are not read again soon, so that logits stay in L2.
     INLINE void store(u32 at, const float4& w, float factor) const {
         __stcs(reinterpret_cast<float4*>(probs + at),
-               make_float4(exact::mul(w.x, factor), exact::mul(w.y, factor), exact::mul(w.z, factor),
-                           exact::mul(w.w, factor)));
+               make_float4(exact::mul(w.x, factor), exact::mul(w.y, factor),
+                           exact::mul(w.z, factor), exact::mul(w.w, factor)));
     }
 
     // Writes the probabilities. Each lane reads only weights that it has stored itself.
@@ -243,7 +255,8 @@ struct Weights {
             float4 own[QUADS];
 #pragma unroll
             for (u32 i = 0; i < QUADS; ++i) {
-                own[i] = __ldcs(reinterpret_cast<const float4*>(probs + min(place(first, i), whole - QUAD)));
+                own[i] = __ldcs(
+                    reinterpret_cast<const float4*>(probs + min(place(first, i), whole - QUAD)));
             }
 #pragma unroll
             for (u32 i = 0; i < QUADS; ++i) {
@@ -316,10 +329,12 @@ INLINE WarpRange warp_range_of(u32 vocab, u32 piece, u32 blocks) {
 
 // In the leading block: waits until everything has arrived that the other blocks send with
 // `LeaderRace::send`. By the whole block.
-INLINE void await_race(const LeaderRace& leader, const Senders& blocks, Arrivals& arrivals, u32 vocab) {
+INLINE void await_race(const LeaderRace& leader, const Senders& blocks, Arrivals& arrivals,
+                       u32 vocab) {
     if (blocks.size > 1) {
         if (threadIdx.x == 0) {
-            const u32 sent = (leader.groups + 3) / 4 - warp_range_of(vocab, SELECT_WARPS, blocks.size).begin / 4;
+            const u32 sent =
+                (leader.groups + 3) / 4 - warp_range_of(vocab, SELECT_WARPS, blocks.size).begin / 4;
             arrivals.expect(sent * 24 + (blocks.size - 1) * SELECT_WARPS * 8);
         }
         arrivals.wait(0);
@@ -330,12 +345,14 @@ INLINE void await_race(const LeaderRace& leader, const Senders& blocks, Arrivals
 // Writes the probabilities of a row at temperature 0, and returns the row's most likely token; the
 // first token if no logit is above negative infinity. By all blocks.
 template <typename T>
-INLINE u32 write_certain_probs(Team& team, const PlainRow<T>& row, const Weights<T>& weights, const WarpRange& range, u32 largest_key) {
+INLINE u32 write_certain_probs(Team& team, const PlainRow<T>& row, const Weights<T>& weights,
+                               const WarpRange& range, u32 largest_key) {
     u32 token = 0;
     if (largest_key > LOWEST_KEY) {
         const float largest = exact::value_of_key(largest_key);
         __syncwarp();
-        team.publish_relaxed(first_equal(row, weights.tops + range.begin, range.begin, range.end, weights.lane, largest));
+        team.publish_relaxed(first_equal(row, weights.tops + range.begin, range.begin, range.end,
+                                         weights.lane, largest));
         token = static_cast<u32>(reduce_min(team));
     }
     write_one_hot(weights.probs, weights.begin, weights.end, weights.lane, token);
@@ -381,7 +398,8 @@ INLINE void sample_probs(const Params<T>& p) {
     const Row row = {p.logits[index], nullptr, p.vocab};
     const u32 piece = team.piece();
     const WarpRange range = warp_range_of(p.vocab, piece, blocks.size);
-    const u32 room = (dynamic_shared() / sizeof(float4) - quads_of_tops) / SELECT_WARPS * sizeof(float4);
+    const u32 room =
+        (dynamic_shared() / sizeof(float4) - quads_of_tops) / SELECT_WARPS * sizeof(float4);
     Weights<T> weights(row.row, p.probs[index], tops, range, p.vocab, memory + quads_of_tops, room);
     const NoFilter filter;
     const Picks<Row> picks(picks_of[leader.warp], row, range.begin, range.end);
@@ -392,7 +410,8 @@ INLINE void sample_probs(const Params<T>& p) {
         top = fmaxf(top, its);
     };
     const PicksAndLogits<T> picks_and_logits = {picks, weights};
-    survey_plain(p, index, request, leader, row, range, noise, visit, NoVisitor{}, picks_and_logits, begin);
+    survey_plain(p, index, request, leader, row, range, noise, visit, NoVisitor{}, picks_and_logits,
+                 begin);
     const Options options(request);
     const Draw draw = request.draw(p);
     if (blocks.size > 1) blocks.wait_started();
@@ -420,7 +439,8 @@ INLINE void sample_probs(const Params<T>& p) {
             if (blocks.rank != 0) return;
             await_race(leader, blocks, arrivals, p.vocab);
             const LeaderRace::Front front = leader.front<false>(options.inverse, team.pieces());
-            const Racers<Row, NoFilter> racers(draw, row, scale, options.floor, negative_infinity(), NoFilter{});
+            const Racers<Row, NoFilter> racers(draw, row, scale, options.floor, negative_infinity(),
+                                               NoFilter{});
             token = static_cast<u32>(leader.winner(racers, team.pieces(), front.early));
         });
         const u64 total = team.reduce_sum();
@@ -434,8 +454,9 @@ INLINE void sample_probs(const Params<T>& p) {
     write_token(p, index, 0, token, logprob);
 }
 
-#define PROBS(dtype, T) \
-    SPEC_KERNEL_BLOCKS(sample_logits_probs_##dtype, sample_probs<T>, Params<T>, SELECT_THREADS, SHARING)
+#define PROBS(dtype, T)                                                                         \
+    SPEC_KERNEL_BLOCKS(sample_logits_probs_##dtype, sample_probs<T>, Params<T>, SELECT_THREADS, \
+                       SHARING)
 
 PROBS(f32, float)
 PROBS(f16, f16)

@@ -104,10 +104,13 @@ template <typename T>
 __device__ __noinline__ void write_padding(const Params<T>& p, u32 row, Cluster blocks) {
     if (blocks.rank == 0 && threadIdx.x < p.draws) {
         p.tokens.set(row, threadIdx.x, -1);
-        if (p.processed_logprobs.data != nullptr) p.processed_logprobs[row][threadIdx.x] = negative_infinity();
+        if (p.processed_logprobs.data != nullptr) {
+            p.processed_logprobs[row][threadIdx.x] = negative_infinity();
+        }
     }
     if (p.probs.data == nullptr) return;
-    for (u32 i = blocks.rank * blockDim.x + threadIdx.x; i < p.vocab; i += blocks.size * blockDim.x) {
+    for (u32 i = blocks.rank * blockDim.x + threadIdx.x; i < p.vocab;
+         i += blocks.size * blockDim.x) {
         p.probs[row][i] = 0.0f;
     }
 }
@@ -151,7 +154,8 @@ struct Request {
     INLINE float inverse() const { return inverse_of(temperature); }
     template <typename T>
     INLINE Draw draw(const Params<T>& p) const {
-        return Draw(seed, p.positions.wide ? position : static_cast<i32>(position), Purpose::SAMPLE);
+        return Draw(seed, p.positions.wide ? position : static_cast<i32>(position),
+                    Purpose::SAMPLE);
     }
 
 private:
@@ -161,7 +165,8 @@ private:
         if (p.positions.wide) {
             copy_async(&position, static_cast<const i64*>(p.positions.data) + row);
         } else {
-            copy_async(reinterpret_cast<i32*>(&position), static_cast<const i32*>(p.positions.data) + row);
+            copy_async(reinterpret_cast<i32*>(&position),
+                       static_cast<const i32*>(p.positions.data) + row);
         }
         // A negative number becomes a large one, which is not below p.requests.
         const u64 at = p.of_rows.data == nullptr ? row : static_cast<u64>(p.of_rows[row]);
@@ -247,8 +252,13 @@ struct Racers {
 
     INLINE Racers(const Draw& random, const Row& of_row, const Scale& weights, u64 least_weight,
                   float least_entry, const Filter& of_filter)
-        : draw(random), row(of_row), scale(weights), floor(max(least_weight, 1ull)), least(least_entry),
-          lightest(log_weight(floor) - 1e-3f), filter(of_filter) {}
+        : draw(random),
+          row(of_row),
+          scale(weights),
+          floor(max(least_weight, 1ull)),
+          least(least_entry),
+          lightest(log_weight(floor) - 1e-3f),
+          filter(of_filter) {}
 
     INLINE float entry(u32 token) const { return row.entry(token); }
     INLINE Raw raw(u32 token) const { return row.raw(token); }

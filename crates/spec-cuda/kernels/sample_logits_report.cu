@@ -46,7 +46,9 @@ struct Part {
     template <typename Row>
     INLINE ExpSum survey(const Row& row, float* tops, u32 lane) const {
         if (merged > 0) {
-            for (u32 group = range.begin + lane; group < range.end; group += WARP) tops[group] = negative_infinity();
+            for (u32 group = range.begin + lane; group < range.end; group += WARP) {
+                tops[group] = negative_infinity();
+            }
             __syncwarp();
         }
         const auto visit = [&](u32 group, float its) {
@@ -80,7 +82,8 @@ private:
 };
 
 // In every block but the first: sends the results of its warps to the first block.
-INLINE void send(const Senders& blocks, Shared& shared, const WarpRange& range, u32 piece, u32 lane) {
+INLINE void send(const Senders& blocks, Shared& shared, const WarpRange& range, u32 piece,
+                 u32 lane) {
     send_tops(shared.tops, shared.arrivals, range, lane);
     if (lane == 0) blocks.put(&shared.sums[piece], &shared.arrivals.word, 0, shared.sums[piece]);
 }
@@ -103,7 +106,8 @@ INLINE void fetch_drawn(const Report<T>& p, u32 index, Drawn& drawn) {
     if (threadIdx.x >= p.draws) return;
     const i64 token = p.tokens.at(index, threadIdx.x);
     const bool there = token >= 0 && token < static_cast<i64>(p.vocab);
-    drawn.logits[threadIdx.x] = there ? fmaxf(to_f32(p.logits[index][token]), negative_infinity()) : nothing();
+    drawn.logits[threadIdx.x] =
+        there ? fmaxf(to_f32(p.logits[index][token]), negative_infinity()) : nothing();
 }
 
 template <typename T>
@@ -131,7 +135,8 @@ INLINE void report(const Report<T>& p) {
     await(blocks, shared, RowOrder::groups_of(p.vocab, part.merged));
     const RowOrder order(shared.order, shared.tops, p.vocab, part.merged);
     const float largest = exact::value_of_key(order.largest);
-    const LogSoftmax softmax = {largest, logf(ExpSum::total(shared.sums, blocks.size * SELECT_WARPS, largest))};
+    const LogSoftmax softmax = {
+        largest, logf(ExpSum::total(shared.sums, blocks.size * SELECT_WARPS, largest))};
     const u32 likeliest = p.top > 0 ? order.first(row, min(p.top, p.vocab)) : 0;
 
     follow();

@@ -13,7 +13,8 @@ struct Drawn {
 };
 
 template <typename T>
-INLINE void write_drawn(const Report<T>& p, u32 index, const Drawn& drawn, const LogSoftmax& softmax) {
+INLINE void write_drawn(const Report<T>& p, u32 index, const Drawn& drawn,
+                        const LogSoftmax& softmax) {
     if (threadIdx.x >= p.draws) return;
     const float x = drawn.logits[threadIdx.x];
     if (p.logprobs.data != nullptr) p.logprobs[index][threadIdx.x] = softmax(x);
@@ -37,7 +38,8 @@ __device__ __noinline__ void write_padded_report(const Report<T>& p, u32 row) {
 }
 
 template <typename T>
-INLINE void write_likeliest(const Report<T>& p, u32 index, const u64* sorted, u32 count, const LogSoftmax& softmax) {
+INLINE void write_likeliest(const Report<T>& p, u32 index, const u64* sorted, u32 count,
+                            const LogSoftmax& softmax) {
     for (u32 i = threadIdx.x; i < p.top; i += SELECT_THREADS) {
         const u64 entry = i < count ? sorted[i] : 0;
         const float x = i < count ? exact::value_of_key(static_cast<u32>(entry >> 32)) : nothing();
@@ -50,15 +52,17 @@ INLINE void write_likeliest(const Report<T>& p, u32 index, const u64* sorted, u3
 // Writes the wanted outputs. By the whole block, after a barrier that made the logits of the drawn
 // tokens visible. The first `likeliest` elements of order.shared.sorted are the most likely tokens.
 template <typename T, typename Row>
-INLINE void write_report(const Report<T>& p, u32 index, const Row& row, const RowOrder& order, Drawn& drawn,
-                         LogSoftmax softmax, u32 likeliest) {
+INLINE void write_report(const Report<T>& p, u32 index, const Row& row, const RowOrder& order,
+                         Drawn& drawn, LogSoftmax softmax, u32 likeliest) {
     const float largest = softmax.largest;
     if (threadIdx.x == 0) drawn.logits[p.draws] = largest == infinity() ? largest : nothing();
     __syncthreads();
     if (p.ranks.data != nullptr || largest == infinity()) {
         order.count_reaching(row, drawn.logits, drawn.reached, p.draws + 1);
         // If some logits are infinite, they share all of the probability.
-        if (largest == infinity()) softmax.logarithm = logf(static_cast<float>(drawn.reached[p.draws]));
+        if (largest == infinity()) {
+            softmax.logarithm = logf(static_cast<float>(drawn.reached[p.draws]));
+        }
     }
     write_drawn(p, index, drawn, softmax);
     write_likeliest(p, index, order.shared.sorted, likeliest, softmax);

@@ -111,8 +111,8 @@ struct Kept {
     // The probabilities of a vector of entries: `factor` times each weight that is kept and at
     // least `least`, else 0.
     template <u32 N>
-    INLINE void probs(const FloatCut& by, const float (&entries)[N], u32 first, float least, float factor,
-                       float (&probs)[N]) const {
+    INLINE void probs(const FloatCut& by, const float (&entries)[N], u32 first, float least,
+                      float factor, float (&probs)[N]) const {
         u32 those = 0;
 #pragma unroll
         for (u32 j = 0; j < N; ++j) {
@@ -147,7 +147,9 @@ struct Kept {
 
 // The factor from a weight to its probability, where `total` is the sum of weights in units of
 // 2^-40. No probability is subnormal, so the product with the weight equals exact::softmax::score.
-INLINE float prob_factor(u64 total) { return exact::mul(exact::softmax::factor(total), 1.0f / 32768.0f); }
+INLINE float prob_factor(u64 total) {
+    return exact::mul(exact::softmax::factor(total), 1.0f / 32768.0f);
+}
 
 // The least weight of at least `floor` units of 2^-40, and of at least one unit: any smaller weight
 // is 0 units or below `floor`. Exact.
@@ -195,7 +197,8 @@ INLINE void write_one_hot(float* to, u32 begin, u32 end, u32 lane, u32 token) {
 // probabilities) computes those of a vector. If probabilities and logits have the same alignment,
 // the probabilities of a whole vector are stored 16 bytes at a time.
 template <typename T, typename Probs>
-INLINE void write_probs(const Params<T>& p, u32 row_index, const LogitRow<T>& row, u32 lane, Probs&& probs_of) {
+INLINE void write_probs(const Params<T>& p, u32 row_index, const LogitRow<T>& row, u32 lane,
+                        Probs&& probs_of) {
     constexpr u32 N = LogitRow<T>::N;
     float* const to = p.probs[row_index];
     const bool aligned = (reinterpret_cast<u64>(to) - row.lead * sizeof(float)) % 16 == 0;

@@ -2,10 +2,10 @@
 // sample_logits_plain.cu, one token of each row, drawn from all allowed tokens except those that
 // min-p drops.
 //
-// Column c stands for token first_token + c. Groups of 64 are of tokens, so the row is read as if it
-// began at the last multiple of 256 tokens: its first groups have tokens that are not there, and its
-// last group may have. `Draw` counts Philox blocks from the same token, so that no other part of the
-// race knows of the shard.
+// Column c stands for token first_token + c. Groups of 64 are of tokens, so the row is read as if
+// it began at the last multiple of 256 tokens: its first groups have tokens that are not there, and
+// its last group may have. `Draw` counts Philox blocks from the same token, so that no other part
+// of the race knows of the shard.
 //
 // Bytes: the logits once.
 #define Draw DrawOfRow
@@ -18,11 +18,14 @@ struct Draw : DrawOfRow {
     // The token from which tokens are counted, in units of 256.
     u32 shift;
 
-    INLINE Draw(u64 of_request, u64 at, Purpose decides) : DrawOfRow(of_request, at, decides), shift(0) {}
+    INLINE Draw(u64 of_request, u64 at, Purpose decides)
+        : DrawOfRow(of_request, at, decides), shift(0) {}
 
     INLINE uint4 start(u32 index) const {
         // Blocks for the noise of four groups, of a group, and of four tokens (race.cuh).
-        return DrawOfRow::start(index + (shift << (index >= 1u << 31 ? 6 : index >= 1u << 30 ? 2 : 0)));
+        return DrawOfRow::start(index + (shift << (index >= 1u << 31   ? 6
+                                                   : index >= 1u << 30 ? 2
+                                                                       : 0)));
     }
 
     // The four random words at an index of the stream.
@@ -57,7 +60,9 @@ struct ShardGroups {
 
     INLINE float entry(u32 token) const { return token < lead ? nothing() : groups.entry(token); }
     INLINE Raw raw(u32 token) const { return groups.raw(max(token, lead)); }
-    INLINE float entry_of(u32 token, Raw raw) const { return token < lead ? nothing() : groups.entry_of(token, raw); }
+    INLINE float entry_of(u32 token, Raw raw) const {
+        return token < lead ? nothing() : groups.entry_of(token, raw);
+    }
 
     // As LogitGroups::survey.
     template <typename Visit, typename Meanwhile>
@@ -95,7 +100,9 @@ INLINE void sample_shard(const Columns<T>& c) {
     const Senders blocks;
     const u32 index = blockIdx.x >> (31 - __clz(blocks.size));
     if (is_padding(p.of_rows, index)) {
-        if (c.winners != nullptr && blocks.rank == 0 && threadIdx.x == 0) c.winners[index] = PLACE_NOTHING << 32 | NONE;
+        if (c.winners != nullptr && blocks.rank == 0 && threadIdx.x == 0) {
+            c.winners[index] = PLACE_NOTHING << 32 | NONE;
+        }
         return write_padding(p, index, blocks);
     }
     const u32 lead = c.first_token % BLOCK_TOKENS;
@@ -135,7 +142,9 @@ INLINE void sample_shard(const Columns<T>& c) {
     const auto visit = [&](u32 group, float its) { tops[group] = its; };
     const float raw = row.survey(range.begin, range.end, leader.lane, visit, meanwhile);
     if (!has_begun) begin();
-    if (__any_sync(ALL_LANES, !(raw <= LARGEST)) && leader.lane == 0) raise_of(p, index, NON_FINITE);
+    if (__any_sync(ALL_LANES, !(raw <= LARGEST)) && leader.lane == 0) {
+        raise_of(p, index, NON_FINITE);
+    }
     leader.fill_up(range);
     const Options options(request);
     const Draw draw = draw_of();
@@ -146,7 +155,8 @@ INLINE void sample_shard(const Columns<T>& c) {
     leader.await(blocks, arrivals);
     const ColumnTokens tokens = {nullptr, false, c.first_token, mask, c.mask_words};
     const PartOfRow part = {tokens, lead, vocab};
-    end_part<false>(c, index, leader, row, part, options, draw, blocks.size * SELECT_WARPS, first_group);
+    end_part<false>(c, index, leader, row, part, options, draw, blocks.size * SELECT_WARPS,
+                    first_group);
 }
 
 #define SHARD(dtype, T)                                                                         \

@@ -98,13 +98,14 @@ struct WeightHistogram {
     // Adds the weights of a warp's range of a row to the bins of the block. `tops` has the largest
     // logit of each group of the row.
     template <typename T>
-    static __device__ __noinline__ Sum add(u32 (&bins)[BINS], const T* row, u32 vocab, const float* tops,
-                                           const WarpRange range, float octaves, u64 top_p);
+    static __device__ __noinline__ Sum add(u32 (&bins)[BINS], const T* row, u32 vocab,
+                                           const float* tops, const WarpRange range, float octaves,
+                                           u64 top_p);
 
     // Finds where top-p cuts. By the leading block, when the histograms of all blocks are complete.
     // `largest` is the row's largest logit.
-    static __device__ __noinline__ Bracket find(u32 (&bins)[BINS], Shared& shared, const Team& team, float largest,
-                                                float octaves, u64 top_p);
+    static __device__ __noinline__ Bracket find(u32 (&bins)[BINS], Shared& shared, const Team& team,
+                                                float largest, float octaves, u64 top_p);
 
     // Clears the bins. By the block, before a barrier that precedes `add`.
     INLINE static void clear(u32 (&bins)[BINS]) {
@@ -113,7 +114,9 @@ struct WeightHistogram {
 
 private:
     // The first bin of an octave in the ring.
-    INLINE static u32 ring_of(i32 octave) { return static_cast<u32>(octave + 127) % OCTAVES * PER_OCTAVE; }
+    INLINE static u32 ring_of(i32 octave) {
+        return static_cast<u32>(octave + 127) % OCTAVES * PER_OCTAVE;
+    }
 
     // Adds one weight.
     INLINE static void add_weight(u32 bins, float weight, float least, float& sum) {
@@ -121,10 +124,11 @@ private:
         const u32 units = ((bits & 0x007FFFFFu) | 0x00800000u) >> CUT;
         const u32 at = bins + ((bits >> (BELOW - 2)) & ((BINS - 1) * 4));
         sum += weight;
-        asm volatile("{ .reg .pred heavy; setp.ge.f32 heavy, %0, %1; @heavy red.shared.add.u32 [%2], %3; }" ::"f"(
-                         weight),
-                     "f"(least), "r"(at), "r"(units)
-                     : "memory");
+        asm volatile(
+            "{ .reg .pred heavy; setp.ge.f32 heavy, %0, %1; @heavy red.shared.add.u32 [%2], %3; "
+            "}" ::"f"(weight),
+            "f"(least), "r"(at), "r"(units)
+            : "memory");
     }
 };
 static_assert(WeightHistogram::BINS == 2 * SELECT_THREADS);
@@ -135,13 +139,17 @@ INLINE bool Bracket::keeps(float x, float octaves) const {
 }
 
 template <typename T>
-__device__ __noinline__ WeightHistogram::Sum WeightHistogram::add(u32 (&bins)[BINS], const T* row, u32 vocab, const float* tops,
-                                              const WarpRange range, float octaves, u64 top_p) {
+__device__ __noinline__ WeightHistogram::Sum WeightHistogram::add(u32 (&bins)[BINS], const T* row,
+                                                                  u32 vocab, const float* tops,
+                                                                  const WarpRange range,
+                                                                  float octaves, u64 top_p) {
     constexpr u32 N = Pack<T>::N;
     constexpr u32 AT_ONCE = 32 / N;
     const u32 lane = lane_id();
     float top = negative_infinity();
-    for (u32 group = range.begin + lane; group < range.end; group += WARP) top = fmaxf(top, tops[group]);
+    for (u32 group = range.begin + lane; group < range.end; group += WARP) {
+        top = fmaxf(top, tops[group]);
+    }
     // `top` is the largest logit of the lane's groups. If it is the same in more than half of the
     // lanes, so many logits may be equal that additions to their bin would wait for each other: the
     // warp makes no histogram.
@@ -160,8 +168,10 @@ __device__ __noinline__ WeightHistogram::Sum WeightHistogram::add(u32 (&bins)[BI
     // hide) times a lower bound of the mean weight: all such weights together are less than that
     // share. The lower bound adds up the weights of the lanes' `top` without the largest one, which
     // may be far above all others.
-    const float left_out = fmaxf(static_cast<float>((1ull << 32) - top_p) * (1.0f / 4294967296.0f), 2.0f * ERROR);
-    const float mean = __fdividef(fmaxf(tallest - 1.0f, 1e-6f), static_cast<float>((range.end - range.begin) * GROUP));
+    const float left_out =
+        fmaxf(static_cast<float>((1ull << 32) - top_p) * (1.0f / 4294967296.0f), 2.0f * ERROR);
+    const float mean = __fdividef(fmaxf(tallest - 1.0f, 1e-6f),
+                                  static_cast<float>((range.end - range.begin) * GROUP));
     const float depth = fmaxf(floorf(approximate_log2(fmaxf(left_out * mean, 1e-30f))), -DEPTH);
     const float from = floorf(height) + depth;
     const float least = approximate_exp2(from - reference);
@@ -174,7 +184,9 @@ __device__ __noinline__ WeightHistogram::Sum WeightHistogram::add(u32 (&bins)[BI
     for (u32 base = lane; base < count; base += AT_ONCE * WARP) {
         Pack<T> packs[AT_ONCE];
 #pragma unroll
-        for (u32 i = 0; i < AT_ONCE; ++i) packs[i] = stream_pack(own + min(base + i * WARP, count - 1) * N);
+        for (u32 i = 0; i < AT_ONCE; ++i) {
+            packs[i] = stream_pack(own + min(base + i * WARP, count - 1) * N);
+        }
 #pragma unroll
         for (u32 i = 0; i < AT_ONCE; ++i) {
             if (base + i * WARP >= count) break;
@@ -193,8 +205,9 @@ __device__ __noinline__ WeightHistogram::Sum WeightHistogram::add(u32 (&bins)[BI
     return {warp_sum(sum), static_cast<i32>(reference), static_cast<i32>(from), 0};
 }
 
-__device__ __noinline__ Bracket WeightHistogram::find(u32 (&bins)[BINS], Shared& shared, const Team& team, float largest,
-                                            float octaves, u64 top_p) {
+__device__ __noinline__ Bracket WeightHistogram::find(u32 (&bins)[BINS], Shared& shared,
+                                                      const Team& team, float largest,
+                                                      float octaves, u64 top_p) {
     constexpr float MORE = 1.0f + ERROR;
     constexpr float LESS = 1.0f - ERROR;
     const u32 lane = team.lane;
@@ -202,7 +215,9 @@ __device__ __noinline__ Bracket WeightHistogram::find(u32 (&bins)[BINS], Shared&
     // If a warp of this block has made no histogram, the bins lack the weights of that warp and are
     // not used.
     const bool has_histogram = shared.of_warps[lane % SELECT_WARPS].sum < LARGEST;
-    if (!__all_sync(ALL_LANES, has_histogram) || !(fabsf(height) < MAX_OCTAVES)) return Bracket::unknown();
+    if (!__all_sync(ALL_LANES, has_histogram) || !(fabsf(height) < MAX_OCTAVES)) {
+        return Bracket::unknown();
+    }
     // The octave above that of the largest logit, into which rounding may have put its weight. It
     // is the first octave in descending order.
     const i32 top = static_cast<i32>(floorf(height)) + 1;
@@ -211,7 +226,8 @@ __device__ __noinline__ Bracket WeightHistogram::find(u32 (&bins)[BINS], Shared&
     const u32 place = ring_of(octave_of(first)) + PER_OCTAVE - 2 - first % PER_OCTAVE;
     Sum its = Sum::none();
     if (threadIdx.x < team.pieces()) {
-        its = *team.blocks.of(&shared.of_warps[threadIdx.x % SELECT_WARPS], threadIdx.x / SELECT_WARPS);
+        its = *team.blocks.of(&shared.of_warps[threadIdx.x % SELECT_WARPS],
+                              threadIdx.x / SELECT_WARPS);
     }
     uint2 counts = make_uint2(0, 0);
 #pragma unroll 8
@@ -220,11 +236,14 @@ __device__ __noinline__ Bracket WeightHistogram::find(u32 (&bins)[BINS], Shared&
         counts.x += two.x;
         counts.y += two.y;
     }
-    const float unit = approximate_exp2(static_cast<float>(octave_of(first) - top)) * (1.0f / UNITS);
+    const float unit =
+        approximate_exp2(static_cast<float>(octave_of(first) - top)) * (1.0f / UNITS);
     const float upper = static_cast<float>(counts.y) * unit;
     const float both = upper + static_cast<float>(counts.x) * unit;
     const float through_both = warp_inclusive_sum(both, lane);
-    const float part = its.sum == 0.0f ? 0.0f : its.sum * approximate_exp2(static_cast<float>(its.reference - top));
+    const float part = its.sum == 0.0f
+                           ? 0.0f
+                           : its.sum * approximate_exp2(static_cast<float>(its.reference - top));
     Part& own = shared.parts[team.warp];
     const float sum = warp_sum(part);
     const i32 highest_here = __reduce_max_sync(ALL_LANES, its.least);
@@ -282,7 +301,8 @@ __device__ __noinline__ Bracket WeightHistogram::find(u32 (&bins)[BINS], Shared&
     // Rounding may put a token that is this near to the end of its bin into the neighbouring bin.
     constexpr float NEAR_BY = 1.0f / 512.0f;
     const auto lower_end = [&](u32 at) {
-        const float fraction = static_cast<float>(PER_OCTAVE - 1 - at % PER_OCTAVE) * (1.0f / PER_OCTAVE);
+        const float fraction =
+            static_cast<float>(PER_OCTAVE - 1 - at % PER_OCTAVE) * (1.0f / PER_OCTAVE);
         return static_cast<float>(octave_of(at)) + approximate_log2(1.0f + fraction);
     };
     // The width of the widest bin: log2(33 / 32) octaves.

@@ -75,7 +75,8 @@ struct FloatCut {
     u32 end;
 
     INLINE FloatCut(const Cut& cut)
-        : least(cut.all() ? negative_infinity() : exact::value_of_key(cut.key)), end(cut.all() ? NONE : cut.end) {}
+        : least(cut.all() ? negative_infinity() : exact::value_of_key(cut.key)),
+          end(cut.all() ? NONE : cut.end) {}
 
     INLINE bool keeps(float x, u32 index) const {
         return x > least || (x == least && index < end);
@@ -428,7 +429,8 @@ INLINE Cut cut_list(Selection& s, const Team& team, u64 limit, u64 above, const 
     const u32 room = Selection::LISTED / team.blocks.size;
     const auto weight_of = [&](u64 entry) {
         const u32 key = static_cast<u32>(entry >> 32);
-        return entry != 0 ? weigh(exact::value_of_key(key), key, NONE - static_cast<u32>(entry)) : 0;
+        return entry != 0 ? weigh(exact::value_of_key(key), key, NONE - static_cast<u32>(entry))
+                          : 0;
     };
     u64 own[2];
     u32 highest = 0;

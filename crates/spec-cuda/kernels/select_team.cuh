@@ -35,7 +35,11 @@ struct Team {
     // Prepares the barriers. Each block must then arrive at the cluster barrier once and wait there
     // before the first exchange, because a block can be written to only after it has started.
     INLINE Team(Shared& of_block)
-        : shared(&of_block), lane(lane_id()), warp(threadIdx.x / WARP), exchanges(0), relaxed_exchanges(0) {
+        : shared(&of_block),
+          lane(lane_id()),
+          warp(threadIdx.x / WARP),
+          exchanges(0),
+          relaxed_exchanges(0) {
         if (blocks.size > 1 && threadIdx.x == 0) {
             shared->arrivals[0].init();
             shared->arrivals[1].init();
@@ -110,7 +114,9 @@ struct Team {
     INLINE u32 reduce_max(u32 count) const {
         u32 largest = 0;
 #pragma unroll 1
-        for (u32 i = lane; i < count; i += WARP) largest = max(largest, static_cast<u32>(published(i)));
+        for (u32 i = lane; i < count; i += WARP) {
+            largest = max(largest, static_cast<u32>(published(i)));
+        }
         return __reduce_max_sync(ALL_LANES, largest);
     }
 

@@ -92,7 +92,9 @@ struct Scanner {
             const u32 h = last >= 0 ? hash(last) : HASHES + lane;
             const u32 equal = __match_any_sync(ALL_LANES, h);
             const u32 before = equal & ((1u << lane) - 1);
-            if (last >= 0) nexts[request] = before != 0 ? request - lane + WARP - __clz(before) : heads[h];
+            if (last >= 0) {
+                nexts[request] = before != 0 ? request - lane + WARP - __clz(before) : heads[h];
+            }
             __syncwarp();
             if (last >= 0 && equal >> lane == 1) heads[h] = request + 1;
             __syncwarp();
@@ -231,7 +233,9 @@ INLINE void scan(const Params& p) {
         for (u32 i = threadIdx.x; i < count * WARPS; i += THREADS) {
             const u32 warp = WARPS - 1 - i % WARPS;
             const u32 number = section * WARPS + warp;
-            if (number < text_tiles) *place_of(base + i / WARPS, number) = s.notes[i / WARPS][warp].word;
+            if (number < text_tiles) {
+                *place_of(base + i / WARPS, number) = s.notes[i / WARPS][warp].word;
+            }
         }
     }
 }
@@ -305,7 +309,8 @@ INLINE void grow(const Params& p) {
     u32* const counts = firsts + p.table;
     u32* const end_of_warp_arrays = reinterpret_cast<u32*>(same_token + MAX_WARP_WINDOWS * p.n);
     u32* const end_of_block_arrays = counts + p.table;
-    u32* const words = end_of_warp_arrays > end_of_block_arrays ? end_of_warp_arrays : end_of_block_arrays;
+    u32* const words =
+        end_of_warp_arrays > end_of_block_arrays ? end_of_warp_arrays : end_of_block_arrays;
     u32* const priorities = words + p.max_windows;
     u32* const origins = priorities + p.offers;
     Grower<T> grower = {p,      s,     request,  n,      own,    corpus, words,   tokens, slots,

@@ -106,7 +106,8 @@ struct Grower {
         const uint4* const scanned = reinterpret_cast<const uint4*>(p.notes + request * u64{p.row});
         const bool is_here = number < here;
         Quad quad;
-        quad.raw = *(is_here ? reinterpret_cast<const uint4*>(own_notes) + number : scanned + number - here);
+        quad.raw = *(is_here ? reinterpret_cast<const uint4*>(own_notes) + number
+                             : scanned + number - here);
         quad.first = is_here ? 4 * number : p.here + 4 * (number - here);
         const u32 end = is_here ? p.here : p.own_tiles + p.corpus_tiles;
 #pragma unroll
@@ -179,7 +180,9 @@ struct Grower {
         for (u32 i = begin; i < end && number < p.max_windows; i++) {
             const Quad found = quad(i);
 #pragma unroll
-            for (u32 k = 0; k < 4; k++) number = list_tile(found.first + k, found.notes[k], longest, number);
+            for (u32 k = 0; k < 4; k++) {
+                number = list_tile(found.first + k, found.notes[k], longest, number);
+            }
         }
     }
 
@@ -253,7 +256,8 @@ struct Grower {
         for (u32 w = threadIdx.x; w < windows; w += THREADS) {
             const T token = tokens[w];
             if (token < 0) continue;
-            u32 slot = static_cast<u32>((static_cast<u64>(token) * 0x9E3779B97F4A7C15ull) >> 40) & mask;
+            u32 slot =
+                static_cast<u32>((static_cast<u64>(token) * 0x9E3779B97F4A7C15ull) >> 40) & mask;
             // The table has at least twice as many slots as there are windows, so an empty slot
             // exists. All windows of a slot have the same token, so any of them can represent it.
             while (true) {
@@ -279,7 +283,8 @@ struct Grower {
             best = largest_of_block(best, s.maxima);
             const u32 count = static_cast<u32>(best >> 32);
             // All remaining children have at most this share of the windows.
-            if (count == 0 || static_cast<u64>(count) * 65536 < static_cast<u64>(p.share_floor) * windows) {
+            if (count == 0 ||
+                static_cast<u64>(count) * 65536 < static_cast<u64>(p.share_floor) * windows) {
                 break;
             }
             const u32 slot = static_cast<u32>(best) & 0xFFFFu;
@@ -315,7 +320,9 @@ struct Grower {
         const u32 elder = s.youngest[parent];
         s.youngest[parent] = node;
         if (elder == 0) {
-            if (p.first_child.data != nullptr) p.first_child[request][parent] = static_cast<i32>(node);
+            if (p.first_child.data != nullptr) {
+                p.first_child[request][parent] = static_cast<i32>(node);
+            }
         } else if (p.next_sibling.data != nullptr) {
             p.next_sibling[request][elder] = static_cast<i32>(node);
         }
@@ -399,11 +406,15 @@ struct Grower {
         static_assert(MAX_WARP_WINDOWS % WARP == 0, "a warp has one depth at a time");
         for (u32 i = threadIdx.x; i < limit * MAX_WARP_WINDOWS; i += THREADS) {
             const u32 window = i % MAX_WARP_WINDOWS;
-            ahead[i] = window < windows ? token_at(window, i / MAX_WARP_WINDOWS) : static_cast<T>(-1);
+            ahead[i] =
+                window < windows ? token_at(window, i / MAX_WARP_WINDOWS) : static_cast<T>(-1);
         }
         __syncthreads();
         for (u32 i = threadIdx.x; i < limit * MAX_WARP_WINDOWS; i += THREADS) {
-            if (i % MAX_WARP_WINDOWS < windows) same_token[i] = same_token_at(ahead + i / MAX_WARP_WINDOWS * MAX_WARP_WINDOWS, windows, ahead[i]);
+            if (i % MAX_WARP_WINDOWS < windows) {
+                same_token[i] = same_token_at(ahead + i / MAX_WARP_WINDOWS * MAX_WARP_WINDOWS,
+                                              windows, ahead[i]);
+            }
         }
         __syncthreads();
     }
@@ -456,7 +467,8 @@ struct Grower {
                 for (u32 half = 0; half < 2; half++) {
                     const u32 window = half * WARP + lane;
                     members[half] = same_token_in(node, depth, window);
-                    const bool is_first = members[half] != 0 && __ffsll(members[half]) - 1 == window;
+                    const bool is_first =
+                        members[half] != 0 && __ffsll(members[half]) - 1 == window;
                     children[half] = is_first ? __popcll(members[half]) << 10 | (1023 - window) : 0;
                 }
                 const u32 wanted = min(p.width, n - nodes);
@@ -501,7 +513,8 @@ struct Grower {
             depth = origin & 0xFF;
             __syncwarp();
             if (lane == 0) {
-                write(nodes, ahead[(depth - 1) * MAX_WARP_WINDOWS + first_of(priority)], priority, origin, windows);
+                write(nodes, ahead[(depth - 1) * MAX_WARP_WINDOWS + first_of(priority)], priority,
+                      origin, windows);
                 priorities[index] = 0;
             }
             __syncwarp();
@@ -531,7 +544,8 @@ struct Grower {
             depth = origins[index] & 0xFF;
             __syncthreads();
             if (threadIdx.x == 0) {
-                write(nodes, token_at(first_of(priority), depth - 1), priority, origins[index], windows);
+                write(nodes, token_at(first_of(priority), depth - 1), priority, origins[index],
+                      windows);
                 priorities[index] = 0;
             }
             __syncthreads();

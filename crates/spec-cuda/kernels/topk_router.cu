@@ -138,8 +138,8 @@ INLINE bool has_quick_scores(const float (&logits)[V]) {
     return !__any_sync(ALL_LANES, nonfinite != nonfinite);
 }
 
-// Computes the quick scores and the keys of a lane's experts, and stores the scores. Returns the sum
-// of the lane's scores, for softmax.
+// Computes the quick scores and the keys of a lane's experts, and stores the scores. Returns the
+// sum of the lane's scores, for softmax.
 template <u32 V, u32 SCORING>
 INLINE float make_keys(const Mapping& map, const float (&bias)[V], const float (&logits)[V],
                        u32 inverse, float* scores, u32 (&keys)[V]) {
@@ -170,8 +170,8 @@ INLINE float make_keys(const Mapping& map, const float (&bias)[V], const float (
     return total;
 }
 
-// Whether the lane's group is among the kept groups. A lane's `keys` are in descending order. `sure`
-// becomes false if quick scores cannot tell.
+// Whether the lane's group is among the kept groups. A lane's `keys` are in descending order.
+// `sure` becomes false if quick scores cannot tell.
 template <u32 V, u32 SCORING, typename O>
 INLINE bool is_kept(const Params& p, const O& options, const Mapping& map, const LogitRow& row,
                     const u32 (&keys)[V], bool& sure) {
@@ -209,11 +209,12 @@ struct Pick {
 
 // Orders the picks, and the expert after them, by their exact choices, where quick scores cannot.
 // `close`: whether the lane's pick and the one before it may have to change places. `open`: whether
-// the expert after the last pick may have to be picked; `extra` is the key of that expert. `head`: the
-// largest key of the lane that is not taken. Returns whether the order is certain.
+// the expert after the last pick may have to be picked; `extra` is the key of that expert. `head`:
+// the largest key of the lane that is not taken. Returns whether the order is certain.
 template <u32 SCORING, typename O>
-INLINE bool order_exactly(const Params& p, const O& options, const Mapping& map, const LogitRow& row,
-                          bool close, bool open, u32 extra, u32 head, Pick& pick) {
+INLINE bool order_exactly(const Params& p, const O& options, const Mapping& map,
+                          const LogitRow& row, bool close, bool open, u32 extra, u32 head,
+                          Pick& pick) {
     const u32 lane = lane_id();
     const bool there = lane <= p.topk && pick.key != 0;
     const float logit = there ? row[pick.expert] : 0.0f;

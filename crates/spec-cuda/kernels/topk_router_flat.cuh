@@ -231,7 +231,9 @@ INLINE void route(const Params& p, const Options& options, u64 count) {
     u32 token = blockIdx.x * WARPS + warp;
     LoadedLogits<Q, QUAD> loaded;
     const auto first_of = [&](u32 i) { return (i * WARP + lane) * QUAD; };
-    const auto load = [&](u32 token) { loaded.load(logits_of<true>(p, token), p.experts, first_of); };
+    const auto load = [&](u32 token) {
+        loaded.load(logits_of<true>(p, token), p.experts, first_of);
+    };
     if (tokens == 0) return;
     // The first rows load while the block reads the biases.
     load(min(token, tokens - 1));

@@ -68,7 +68,8 @@ __device__ __noinline__ void mask_groups(const Params& p, u32* keys, u32* kept, 
         if (group < p.groups && part == 0) {
             kept[group] = p.group_max || size == 1
                               ? best
-                              : exact::sort_key(exact::add(exact::value_of_key(best), exact::value_of_key(second)));
+                              : exact::sort_key(exact::add(exact::value_of_key(best),
+                                                           exact::value_of_key(second)));
         }
     }
     __syncwarp();

@@ -104,8 +104,9 @@ INLINE void order_exactly(const Params& p, const O& options, const T* row, u32 e
 // largest experts: those with quick keys of at least `least`. Returns whether there are exactly two
 // such experts in every group of the lane's token. Not inlined, because it is rarely needed.
 template <u32 LANES, typename T, typename O>
-__device__ __noinline__ bool rank_exactly(const Params& p, const O& options, Scratch<LANES>& scratch,
-                                          const T* row, bool near, u32 least) {
+__device__ __noinline__ bool rank_exactly(const Params& p, const O& options,
+                                          Scratch<LANES>& scratch, const T* row, bool near,
+                                          u32 least) {
     constexpr u32 N = SIZE / LANES;
     const u32 lane = lane_id();
     const u32 part = lane / LANES;
@@ -151,8 +152,8 @@ __device__ __noinline__ bool rank_exactly(const Params& p, const O& options, Scr
 // Finds the picks of every token by exact choices, among the experts with quick keys of at least
 // `least`. Returns whether there was room for all such experts of the lane's token.
 template <u32 LANES, typename T, typename O>
-__device__ __noinline__ bool pick_exactly(const Params& p, const O& options, Scratch<LANES>& scratch,
-                                          const T* row, u32 least) {
+__device__ __noinline__ bool pick_exactly(const Params& p, const O& options,
+                                          Scratch<LANES>& scratch, const T* row, u32 least) {
     constexpr u32 N = SIZE / LANES;
     constexpr u32 MAX_CANDIDATES = Scratch<LANES>::MAX_CANDIDATES;
     const u32 lane = lane_id();
@@ -258,53 +259,58 @@ INLINE Bounds bounds_of(const float (&bias)[N]) {
     return bounds;
 }
 
-// Routes the first `count` tokens; the other tokens are padding. Rows are aligned to 16 bytes,
-// strides in bytes are below 2^32, and there are fewer than 2^31 tokens.
-template <u32 LANES, typename T, typename O>
-INLINE void route(const Params& p, const O& options, u64 count) {
-    constexpr u32 N = SIZE / LANES;
-    constexpr u32 TOGETHER = WARP / LANES;
-    constexpr u32 WARPS = GROUPED_THREADS / WARP;
-    static_assert(N == 1 || N == 4);
-    // If a lane has few experts, it keeps their biases in registers.
-    constexpr bool BIAS_IN_REGISTERS = N == 1;
-    __shared__ Scratch<LANES> scratches[WARPS];
-    __shared__ __align__(16) float biases[BIAS_IN_REGISTERS ? 4 : EXPERTS];
-    __shared__ __align__(16) float lows[WARPS];
-    __shared__ __align__(16) float highs[WARPS];
-    const u32 lane = lane_id();
-    const u32 warp = threadIdx.x / WARP;
-    const u32 part = lane / LANES;
-    const u32 own = lane % LANES * N;
-    Scratch<LANES>& scratch = scratches[warp];
-    u32* const mine = scratch.keys[part] + own;
-    const u32 tokens = static_cast<u32>(count);
-    const u32 step = gridDim.x * (WARPS * TOGETHER);
-    // The first token of this warp in this step.
-    u32 first_token = (blockIdx.x * WARPS + warp) * TOGETHER;
-    if (tokens == 0 || (BIAS_IN_REGISTERS && first_token >= tokens)) return;
-    const u32 x_stride = static_cast<u32>(p.x.stride * sizeof(T));
-    const auto row_of = [&](u32 token) {
-        const char* base = static_cast<const char*>(p.x.data);
-        return reinterpret_cast<const T*>(base + static_cast<u64>(token) * x_stride);
-    };
-    // Lanes beyond the last token route the last token again, and write nothing.
-    const T* row = row_of(min(first_token + part, tokens - 1));
-    LogitVector<N, T> logits[GROUPS];
-#pragma unroll
-    for (u32 g = 0; g < GROUPS; ++g) logits[g].load(row + g * SIZE + own);
+// How the lanes of a warp hold the biases. With few experts, a lane keeps their biases in
+// registers, and each warp reads all of them. Else a block reads them together, into shared memory.
+template <u32 LANES>
+struct Biases {
+    static constexpr u32 N = SIZE / LANES;
+    static constexpr u32 WARPS = GROUPED_THREADS / WARP;
+    static constexpr bool IN_REGISTERS = N == 1;
+    static constexpr u32 READS = IN_REGISTERS ? EXPERTS / LANES : EXPERTS / GROUPED_THREADS;
+    float own[READS];
+    float* shared;
 
-    // With the biases in registers, each warp reads all of them; otherwise a block reads them
-    // together.
-    constexpr u32 READS = BIAS_IN_REGISTERS ? EXPERTS / LANES : EXPERTS / GROUPED_THREADS;
-    float bias[READS];
+    // Loads the biases, and returns how choices become keys. `first` is the lane's first expert of
+    // a group. Before the first `of_group`, a barrier of the block is needed unless IN_REGISTERS.
+    template <typename O>
+    INLINE Mapping load(const Params& p, const O& options, u32 first) {
+        __shared__ __align__(16) float all[IN_REGISTERS ? 4 : EXPERTS];
+        shared = all;
 #pragma unroll
-    for (u32 i = 0; i < READS; ++i) {
-        const u32 expert = BIAS_IN_REGISTERS ? i / N * SIZE + own + i % N : i * GROUPED_THREADS + threadIdx.x;
-        bias[i] = p.bias != nullptr ? bias_of(p, options, expert) : 0.0f;
+        for (u32 i = 0; i < READS; ++i) {
+            const u32 expert =
+                IN_REGISTERS ? i / N * SIZE + first + i % N : i * GROUPED_THREADS + threadIdx.x;
+            own[i] = p.bias != nullptr ? bias_of(p, options, expert) : 0.0f;
+        }
+        Bounds bounds = bounds_of(own);
+        if constexpr (!IN_REGISTERS) bounds = of_block(bounds);
+        const Mapping map = mapping_of<SIGMOID>(bounds.low, bounds.high, bounds.finite);
+        if (!bounds.finite && blockIdx.x == 0 && threadIdx.x == 0) raise(p.flags, NON_FINITE);
+#pragma unroll
+        for (u32 i = 0; i < READS; ++i) own[i] = map(own[i]);
+        if constexpr (!IN_REGISTERS) {
+#pragma unroll
+            for (u32 i = 0; i < READS; ++i) shared[i * GROUPED_THREADS + threadIdx.x] = own[i];
+        }
+        return map;
     }
-    Bounds bounds = bounds_of(bias);
-    if constexpr (!BIAS_IN_REGISTERS) {
+
+    // The lane's biases of group g.
+    INLINE void of_group(u32 g, u32 first, float (&to)[N]) const {
+        if constexpr (IN_REGISTERS) {
+#pragma unroll
+            for (u32 i = 0; i < N; ++i) to[i] = own[g * N + i];
+        } else {
+            read<N>(shared + g * SIZE + first, to);
+        }
+    }
+
+private:
+    // The bounds over all warps of a block.
+    static INLINE Bounds of_block(Bounds bounds) {
+        __shared__ __align__(16) float lows[WARPS];
+        __shared__ __align__(16) float highs[WARPS];
+        const u32 warp = threadIdx.x / WARP;
         lows[warp] = bounds.low;
         // A bias that is not finite makes the highest bias infinite.
         highs[warp] = bounds.finite ? bounds.high : __uint_as_float(0x7F800000u);
@@ -319,38 +325,39 @@ INLINE void route(const Params& p, const O& options, u64 count) {
                 fmaxf(bounds.high, fmaxf(fmaxf(four[0], four[1]), fmaxf(four[2], four[3])));
         }
         bounds.finite = exact::finite(bounds.high);
+        return bounds;
     }
-    const Mapping map = mapping_of<SIGMOID>(bounds.low, bounds.high, bounds.finite);
-    if (!bounds.finite && blockIdx.x == 0 && threadIdx.x == 0) raise(p.flags, NON_FINITE);
-#pragma unroll
-    for (u32 i = 0; i < READS; ++i) bias[i] = map(bias[i]);
-    if constexpr (!BIAS_IN_REGISTERS) {
-#pragma unroll
-        for (u32 i = 0; i < READS; ++i) biases[i * GROUPED_THREADS + threadIdx.x] = bias[i];
-        __syncthreads();
-        if (first_token >= tokens) return;
-    }
+};
 
-    const u32 place = place_of_lane(lane);
-    const u32 next_lane = lane / 8 * 8 + lane_of_place((place + 1) & 7);
-    const u32 last_lane = lane / 8 * 8 + lane_of_place(7);
-    // The choice of an expert in a dropped group is 0.0 unless such experts are excluded. Picks
-    // must have larger keys.
-    const u32 least = p.excluded ? 0 : key_of(map(0.0f), INDEX_MASK) >> INDEX_BITS;
+// A lane of a token that is being routed; the functions follow each other.
+template <u32 LANES, typename T, typename O>
+struct Routing {
+    static constexpr u32 N = SIZE / LANES;
+    using Logits = LogitVector<N, T>[GROUPS];
+    const Params& p;
+    const O& options;
+    Scratch<LANES>& scratch;
+    const Mapping& map;
+    // The lane, the number of its token in the warp, the lane's first expert of a group, and where
+    // the keys from this expert on are in shared memory.
+    u32 lane;
+    u32 part;
+    u32 own;
+    u32* mine;
+    // Picks must have larger keys than these upper bits.
+    u32 least;
+    const T* row;
+    // Whether no exact score could change the result.
+    bool sure;
 
-    while (true) {
-        u32 first[GROUPS];
-        u32 second[GROUPS];
+    // 1: stores the keys, and finds the two largest of each group.
+    INLINE void compute_keys(const Biases<LANES>& biases, const Logits& logits,
+                             u32 (&first)[GROUPS], u32 (&second)[GROUPS]) {
         float nonfinite = 0.0f;
 #pragma unroll
         for (u32 g = 0; g < GROUPS; ++g) {
             float of_group[N];
-            if constexpr (BIAS_IN_REGISTERS) {
-#pragma unroll
-                for (u32 i = 0; i < N; ++i) of_group[i] = bias[g * N + i];
-            } else {
-                read<N>(biases + g * SIZE + own, of_group);
-            }
+            biases.of_group(g, own, of_group);
             u32 keys[N];
 #pragma unroll
             for (u32 i = 0; i < N; ++i) {
@@ -377,15 +384,11 @@ INLINE void route(const Params& p, const O& options, u64 count) {
             }
             write(mine + g * SIZE, keys);
         }
-        const u32 token = first_token + part;
-        const T* const row = row_of(min(token, tokens - 1));
-        first_token += step;
-        if (first_token < tokens) {
-            const T* const next = row_of(min(first_token + part, tokens - 1));
-#pragma unroll
-            for (u32 g = 0; g < GROUPS; ++g) logits[g].load(next + g * SIZE + own);
-        }
+        sure = map.usable && exact::finite(nonfinite);
+    }
 
+    // 2: ranks the groups, and answers where the keys of those that are kept begin.
+    INLINE void rank_groups(u32 (&first)[GROUPS], u32 (&second)[GROUPS], u32 (&places)[KEPT]) {
         halve<4>(lane, first, second);
         halve<2>(lane, first, second);
         halve<1>(lane, first, second);
@@ -414,16 +417,16 @@ INLINE void route(const Params& p, const O& options, u64 count) {
         __syncwarp();
         const u32 distance =
             (scratch.ordered[part][KEPT - 1] >> 8) - (scratch.ordered[part][KEPT] >> 8);
-        bool sure = map.usable && exact::finite(nonfinite);
         const bool near = distance <= map.group_gap;
         if (__any_sync(ALL_LANES, near)) {
             const u32 candidate = (second[0] >> INDEX_BITS) - map.expert_gap;
             sure &= rank_exactly(p, options, scratch, row, near, candidate);
         }
-        u32 places[KEPT];
         read<4>(scratch.places[part], places);
+    }
 
-        Merge merge(lane);
+    // 3 and 4: the lane's pick among the keys of the kept groups.
+    INLINE u32 pick(const u32 (&places)[KEPT], Merge& merge) const {
         u32 pairs[4];
         if constexpr (N == 4) {
             u32 a[8];
@@ -454,10 +457,32 @@ INLINE void route(const Params& p, const O& options, u64 count) {
             key = merge.merge_octets(key, 8);
             key = merge.merge_octets(key, 16);
         }
+        return key;
+    }
 
-        u32 expert = key & (EXPERTS - 1);
-        u32 position = place;
-        float logit = to_f32(row[expert]);
+    // Whether more than one expert besides the picks has a key of at least `candidate`, in tokens
+    // that are `open`.
+    INLINE bool many_near(const u32 (&places)[KEPT], u32 candidate, bool open) const {
+        u32 count = 0;
+#pragma unroll
+        for (u32 g = 0; g < KEPT; ++g) {
+            u32 keys[N];
+            read<N>(mine + places[g], keys);
+#pragma unroll
+            for (u32 i = 0; i < N; ++i) count += keys[i] >> INDEX_BITS >= candidate;
+        }
+#pragma unroll
+        for (u32 o = 1; o < LANES; o *= 2) count += from_lane(count, o);
+        return open && count > TOPK + 1;
+    }
+
+    // Where quick keys are too near to each other, exact scores decide the picks and their order.
+    // `position` is the place of the lane's key among the picks.
+    INLINE void order_near(const u32 (&places)[KEPT], const Merge& merge, u32 key, u32& expert,
+                           float& logit, u32& position) {
+        const u32 place = position;
+        const u32 next_lane = lane / 8 * 8 + lane_of_place((place + 1) & 7);
+        const u32 last_lane = lane / 8 * 8 + lane_of_place(7);
         const u32 height = key >> INDEX_BITS;
         const u32 next = __shfl_sync(ALL_LANES, height, next_lane);
         const u32 last = __shfl_sync(ALL_LANES, height, last_lane);
@@ -465,37 +490,25 @@ INLINE void route(const Params& p, const O& options, u64 count) {
         const bool close = place < TOPK - 1 && static_cast<i32>(height - next) <= wanted;
         const bool open = static_cast<i32>(last - (merge.rest >> INDEX_BITS)) <= wanted;
         sure &= static_cast<i32>(last - least) > wanted;
-        if (__any_sync(ALL_LANES, close || open)) {
-            const u32 candidate = last - map.expert_gap;
-            // Whether more than one expert besides the picks is near the last pick.
-            bool many = false;
-            if (__any_sync(ALL_LANES, open)) {
-                u32 count = 0;
+        if (!__any_sync(ALL_LANES, close || open)) return;
+        const u32 candidate = last - map.expert_gap;
+        bool many = false;
+        if (__any_sync(ALL_LANES, open)) many = many_near(places, candidate, open);
+        if (__any_sync(ALL_LANES, many)) {
+            sure &= pick_exactly(p, options, scratch, row, candidate);
+            position = lane % TOPK;
+            expert = scratch.picks[part][position];
+            logit = to_f32(row[expert % EXPERTS]);
+        } else {
+            u32 extra = merge.rest;
 #pragma unroll
-                for (u32 g = 0; g < KEPT; ++g) {
-                    u32 keys[N];
-                    read<N>(mine + places[g], keys);
-#pragma unroll
-                    for (u32 i = 0; i < N; ++i) count += keys[i] >> INDEX_BITS >= candidate;
-                }
-#pragma unroll
-                for (u32 o = 1; o < LANES; o *= 2) count += from_lane(count, o);
-                many = open && count > TOPK + 1;
-            }
-            if (__any_sync(ALL_LANES, many)) {
-                sure &= pick_exactly(p, options, scratch, row, candidate);
-                position = lane % TOPK;
-                expert = scratch.picks[part][position];
-                logit = to_f32(row[expert % EXPERTS]);
-            } else {
-                u32 extra = merge.rest;
-#pragma unroll
-                for (u32 o = 1; o < LANES; o *= 2) extra = max(extra, from_lane(extra, o));
-                order_exactly(p, options, row, extra & (EXPERTS - 1), expert, logit, position);
-            }
+            for (u32 o = 1; o < LANES; o *= 2) extra = max(extra, from_lane(extra, o));
+            order_exactly(p, options, row, extra & (EXPERTS - 1), expert, logit, position);
         }
-        const u32 unsure = __ballot_sync(ALL_LANES, !sure);
-        sure = (unsure >> part * LANES & Scratch<LANES>::OF_TOKEN) == 0;
+    }
+
+    // Writes the lane's pick, unless the exact route will.
+    INLINE void write_token(u32 token, bool is_token, u32 expert, float logit, u32 position) const {
         float normalized = quick_reciprocal(1.0f + quick_exp2(logit * -LOG2_E));
         if (p.renormalize) {
             float total = normalized;
@@ -503,16 +516,85 @@ INLINE void route(const Params& p, const O& options, u64 count) {
             for (u32 o = 4; o > 0; o /= 2) total += __shfl_xor_sync(ALL_LANES, total, o);
             normalized = __fdividef(normalized, total + 1e-20f);
         }
-        if (sure && token < tokens && lane % LANES < TOPK) {
-            if constexpr (HAS_OPTIONS<O>) {
-                write_pick(p, options, NoOptions(), token, position, normalized, expert);
-                // The eight lanes divide the columns after the picks.
-                write_shared(p, options, NoOptions(), token, lane % LANES, TOPK);
-            } else {
-                output_row(p.weights, token)[position] = p.scale * normalized;
-                output_row(p.indices, token)[position] = static_cast<i32>(expert);
-            }
+        if (!sure || !is_token || lane % LANES >= TOPK) return;
+        if constexpr (HAS_OPTIONS<O>) {
+            write_pick(p, options, NoOptions(), token, position, normalized, expert);
+            // The eight lanes divide the columns after the picks.
+            write_shared(p, options, NoOptions(), token, lane % LANES, TOPK);
+        } else {
+            output_row(p.weights, token)[position] = p.scale * normalized;
+            output_row(p.indices, token)[position] = static_cast<i32>(expert);
         }
+    }
+};
+
+// Routes the first `count` tokens; the other tokens are padding. Rows are aligned to 16 bytes,
+// strides in bytes are below 2^32, and there are fewer than 2^31 tokens.
+template <u32 LANES, typename T, typename O>
+INLINE void route(const Params& p, const O& options, u64 count) {
+    constexpr u32 N = SIZE / LANES;
+    constexpr u32 TOGETHER = WARP / LANES;
+    constexpr u32 WARPS = GROUPED_THREADS / WARP;
+    static_assert(N == 1 || N == 4);
+    __shared__ Scratch<LANES> scratches[WARPS];
+    const u32 lane = lane_id();
+    const u32 warp = threadIdx.x / WARP;
+    const u32 part = lane / LANES;
+    const u32 own = lane % LANES * N;
+    Scratch<LANES>& scratch = scratches[warp];
+    const u32 tokens = static_cast<u32>(count);
+    const u32 step = gridDim.x * (WARPS * TOGETHER);
+    // The first token of this warp in this step.
+    u32 first_token = (blockIdx.x * WARPS + warp) * TOGETHER;
+    if (tokens == 0 || (Biases<LANES>::IN_REGISTERS && first_token >= tokens)) return;
+    const u32 x_stride = static_cast<u32>(p.x.stride * sizeof(T));
+    const auto row_of = [&](u32 token) {
+        const char* base = static_cast<const char*>(p.x.data);
+        return reinterpret_cast<const T*>(base + static_cast<u64>(token) * x_stride);
+    };
+    // Lanes beyond the last token route the last token again, and write nothing.
+    const T* row = row_of(min(first_token + part, tokens - 1));
+    LogitVector<N, T> logits[GROUPS];
+#pragma unroll
+    for (u32 g = 0; g < GROUPS; ++g) logits[g].load(row + g * SIZE + own);
+
+    Biases<LANES> biases;
+    const Mapping map = biases.load(p, options, own);
+    if constexpr (!Biases<LANES>::IN_REGISTERS) {
+        __syncthreads();
+        if (first_token >= tokens) return;
+    }
+    const u32 place = place_of_lane(lane);
+    // The choice of an expert in a dropped group is 0.0 unless such experts are excluded. Picks
+    // must have larger keys.
+    const u32 least = p.excluded ? 0 : key_of(map(0.0f), INDEX_MASK) >> INDEX_BITS;
+
+    while (true) {
+        const u32 token = first_token + part;
+        Routing<LANES, T, O> routing = {p,    options, scratch,
+                                        map,  lane,    part,
+                                        own,  scratch.keys[part] + own, least,
+                                        row_of(min(token, tokens - 1)), false};
+        u32 first[GROUPS];
+        u32 second[GROUPS];
+        routing.compute_keys(biases, logits, first, second);
+        first_token += step;
+        if (first_token < tokens) {
+            const T* const next = row_of(min(first_token + part, tokens - 1));
+#pragma unroll
+            for (u32 g = 0; g < GROUPS; ++g) logits[g].load(next + g * SIZE + own);
+        }
+        u32 places[KEPT];
+        routing.rank_groups(first, second, places);
+        Merge merge(lane);
+        const u32 key = routing.pick(places, merge);
+        u32 expert = key & (EXPERTS - 1);
+        u32 position = place;
+        float logit = to_f32(routing.row[expert]);
+        routing.order_near(places, merge, key, expert, logit, position);
+        const u32 unsure = __ballot_sync(ALL_LANES, !routing.sure);
+        routing.sure = (unsure >> part * LANES & Scratch<LANES>::OF_TOKEN) == 0;
+        routing.write_token(token, token < tokens, expert, logit, position);
         if (unsure != 0) {
 #pragma unroll 1
             for (u32 t = 0; t < TOGETHER; ++t) {

@@ -20,7 +20,8 @@ extern "C" __global__ void __launch_bounds__(LOAD_THREADS, 1)
     follow();
     // The host has checked that the number of picks plus one step of the grid fits 32 bits.
     const u32 picks = static_cast<u32>(p.tokens) * p.topk;
-    for (u32 i = blockIdx.x * LOAD_THREADS + threadIdx.x; i < picks; i += gridDim.x * LOAD_THREADS) {
+    for (u32 i = blockIdx.x * LOAD_THREADS + threadIdx.x; i < picks;
+         i += gridDim.x * LOAD_THREADS) {
         const u64 at = static_cast<u64>(i / p.topk) * p.indices.stride + i % p.topk;
         const i64 place = options.wide_indices ? reinterpret_cast<const i64*>(p.indices.data)[at]
                                                : static_cast<i64>(p.indices.data[at]);

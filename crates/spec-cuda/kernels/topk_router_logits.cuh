@@ -1,6 +1,6 @@
-// Logits of topk_router, whose type a kernel learns from its parameters: with kernels for each type,
-// the archive would be twice as large. All lanes take the same branch, once for each token. Only the
-// grouped route has kernels for single types.
+// Logits of topk_router, whose type a kernel learns from its parameters: with kernels for each
+// type, the archive would be twice as large. All lanes take the same branch, once for each token.
+// Only the grouped route has kernels for single types.
 #pragma once
 
 #include "params/topk_router.cuh"
@@ -61,9 +61,10 @@ INLINE LogitRow logits_of(const Params& p, u64 token) {
 // CHUNKS chunks of N neighbouring logits of a row. `load` issues the loads, and `values` waits for
 // them, so that other work can stand in between. N is 1 or a multiple of 4.
 //
-// All types take the same loads, of 16 bytes from an aligned address (4 bytes if N is 1). With a load
-// for each type into the same registers, the second would wait for the first, although only one of
-// them is executed. A chunk of 16-bit logits may begin in the middle of the bytes that are loaded.
+// All types take the same loads, of 16 bytes from an aligned address (4 bytes if N is 1). With a
+// load for each type into the same registers, the second would wait for the first, although only
+// one of them is executed. A chunk of 16-bit logits may begin in the middle of the bytes that are
+// loaded.
 template <u32 CHUNKS, u32 N>
 struct LoadedLogits {
     static_assert(N == 1 || N % 4 == 0);
@@ -72,8 +73,8 @@ struct LoadedLogits {
     static constexpr u32 HALF_LOADS = N == 1 ? 1 : (N + 7) / 8;
     u32 words[CHUNKS][N];
 
-    // Chunk c begins at expert first(c), a multiple of N, and is loaded if first(c) < end. The row is
-    // aligned to 16 bytes, and its length is a multiple of 16 bytes.
+    // Chunk c begins at expert first(c), a multiple of N, and is loaded if first(c) < end. The row
+    // is aligned to 16 bytes, and its length is a multiple of 16 bytes.
     template <typename First>
     INLINE void load(const LogitRow& row, u32 end, First first) {
         const bool wide = row.type == F32;

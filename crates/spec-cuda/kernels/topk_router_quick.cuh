@@ -127,7 +127,8 @@ struct Mapping {
 // The mapping for a scoring function.
 template <u32 SCORING>
 INLINE Mapping mapping_of(float low, float high, bool finite) {
-    return Mapping(low, high, finite, Scale<SCORING>::TOP, Scale<SCORING>::ERROR, KEY_LOW, KEY_SPAN);
+    return Mapping(low, high, finite, Scale<SCORING>::TOP, Scale<SCORING>::ERROR, KEY_LOW,
+                   KEY_SPAN);
 }
 
 // The largest of the lanes' floats, none of them NaN, by one integer reduction.

@@ -139,7 +139,8 @@ INLINE void verify(const Params& p) {
                     return Node{node.x, node.y, node.z, node.w};
                 });
             } else {
-                count = walk(p, rows, request, bits, [&](u32 i) { return node_of(p, rows, request, i); });
+                count = walk(p, rows, request, bits,
+                             [&](u32 i) { return node_of(p, rows, request, i); });
             }
             p.num_tokens[request] = static_cast<i32>(count);
             raise(p.flags, bits);

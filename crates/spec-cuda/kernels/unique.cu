@@ -37,10 +37,14 @@ SPEC_KERNEL_BLOCKS(unique_partition_high_32, (partition<u32, true>), Params, THR
 SPEC_KERNEL_BLOCKS(unique_partition_high_64, (partition<u64, true>), Params, THREADS, SPLIT_BLOCKS)
 SPEC_KERNEL_BLOCKS(unique_partition_low_32, (partition<u32, false>), Params, THREADS, SPLIT_BLOCKS)
 SPEC_KERNEL_BLOCKS(unique_partition_low_64, (partition<u64, false>), Params, THREADS, SPLIT_BLOCKS)
-SPEC_KERNEL_BLOCKS(unique_thinned_high_32, (partition_thinned<u32, true>), Params, THREADS, SPLIT_BLOCKS)
-SPEC_KERNEL_BLOCKS(unique_thinned_high_64, (partition_thinned<u64, true>), Params, THREADS, SPLIT_BLOCKS)
-SPEC_KERNEL_BLOCKS(unique_thinned_low_32, (partition_thinned<u32, false>), Params, THREADS, SPLIT_BLOCKS)
-SPEC_KERNEL_BLOCKS(unique_thinned_low_64, (partition_thinned<u64, false>), Params, THREADS, SPLIT_BLOCKS)
+SPEC_KERNEL_BLOCKS(unique_thinned_high_32, (partition_thinned<u32, true>), Params, THREADS,
+                   SPLIT_BLOCKS)
+SPEC_KERNEL_BLOCKS(unique_thinned_high_64, (partition_thinned<u64, true>), Params, THREADS,
+                   SPLIT_BLOCKS)
+SPEC_KERNEL_BLOCKS(unique_thinned_low_32, (partition_thinned<u32, false>), Params, THREADS,
+                   SPLIT_BLOCKS)
+SPEC_KERNEL_BLOCKS(unique_thinned_low_64, (partition_thinned<u64, false>), Params, THREADS,
+                   SPLIT_BLOCKS)
 SPEC_KERNEL(unique_partition_wide_32, partition_wide<u32>, Params, WIDE_THREADS)
 SPEC_KERNEL(unique_partition_wide_64, partition_wide<u64>, Params, WIDE_THREADS)
 SPEC_KERNEL_BLOCKS(unique_sort_buckets_32, sort_buckets<u32>, Params, THREADS, 2)

@@ -109,7 +109,8 @@ INLINE void index_keys(const Params& p) {
     const K flip = static_cast<K>(p.flip);
     const auto key_at = [&](u64 at) { return static_cast<K>(unique[at] ^ flip); };
     const u64 step = static_cast<u64>(gridDim.x) * THREADS * RUN;
-    for (u64 base = static_cast<u64>(blockIdx.x) * THREADS * RUN; base < segmentation.count; base += step) {
+    for (u64 base = static_cast<u64>(blockIdx.x) * THREADS * RUN; base < segmentation.count;
+         base += step) {
         const u64 at = base + threadIdx.x * RUN;
         // A run after the end writes nothing: all its keys are the last distinct key.
         const u32 segment = static_cast<u32>(min(at, segmentation.count - 1) >> segmentation.shift);

@@ -213,7 +213,8 @@ INLINE Found largest_by(const Row<T>& row, u32 piece, u32 pieces, u32 lane) {
     const bool first = piece == 0;
     const bool last = piece + 1 == pieces;
     scan<N, RESIDUAL>(row, piece_of<N>(row, piece, pieces), first, last, lane, largest);
-    return {warp_max(largest.key()), __any_sync(ALL_LANES, largest.nonfinite != largest.nonfinite) != 0};
+    return {warp_max(largest.key()),
+            __any_sync(ALL_LANES, largest.nonfinite != largest.nonfinite) != 0};
 }
 
 // For rows whose target and draft have different alignments. Not inlined, so that it takes no

@@ -17,12 +17,6 @@ static KERNELS: Archive = archive!("indexer_topk_row");
 
 /// The smallest number of threads of a block, which clear and search the bins.
 const MIN_THREADS: u32 = 256;
-/// The largest number of columns of a row in calls of more than `FEW_ROWS` rows, since a bound is
-/// faster there: of 1024 rows of 16,384 scores on an H100, it chooses in 80.5 us, and the
-/// kernel of this file in 88.9: `spec-bench indexer_topk --device cuda:0 --shape rows=1024,cols=16384`.
-const MAX_COLS_OF_MANY: usize = 1 << 13;
-const FEW_ROWS: usize = 256;
-
 launch_params! {
     /// The parameters of the kernels that keep the keys of a row in registers. `T` is the type of the
     /// scores.
@@ -82,8 +76,7 @@ pub(super) const HEADER: Header =
 
 /// Whether the registers of a block hold the keys of a row, or of its blocks.
 pub(super) fn fits(plan: &Plan) -> bool {
-    let is_few = plan.scores.rows <= FEW_ROWS || plan.candidates.is_some();
-    plan.items() <= if is_few { MAX_COLS } else { MAX_COLS_OF_MANY }
+    plan.items() <= MAX_COLS
 }
 
 /// The kernels of a plan that [`fits`].

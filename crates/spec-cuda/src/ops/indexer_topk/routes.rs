@@ -24,7 +24,8 @@ fn an_h100_takes_the_kernels_that_were_tuned_for_it() {
         )
     };
     let calls = [
-        (topk(300, 16_384, 2048), "indexer_topk_bound_f32 (300 blocks of 256 threads)"),
+        (topk(300, 16_384, 2048), "indexer_topk_row_f32 (300 blocks of 1024 threads)"),
+        (topk(300, 1 << 15, 2048), "indexer_topk_bound_f32 (300 blocks of 256 threads)"),
         (
             topk(64, 1 << 17, 2048),
             "indexer_topk_bound_f32 (128 blocks of 512 threads in clusters of 2)",
