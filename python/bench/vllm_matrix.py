@@ -95,7 +95,10 @@ def main():
                 print(f"{len(turns)} of {asked.turns} turns: no time left")
                 break
             # All rows serve one batch before any serves the next, so that the two of a ratio are neighbours.
-            turns.append({batch: {name: engines[name].serve(batch, asked.repeats) for name in rows} for batch in asked.batch})
+            turn = {}
+            for batch in asked.batch:
+                turn[batch] = {name: engine.serve(batch, asked.repeats) for name, engine in engines.items()}
+            turns.append(turn)
     if asked.json:
         Path(asked.json).write_text(json.dumps(turns, indent=1))
     report(rows, turns)
@@ -159,7 +162,8 @@ def report(rows, turns):
             ratios = [ratio([turn[batch] for turn in turns], name, to) for to in (names[0], own[name])]
             made, accepted = lines[-1]["drafts"]
             digests = sorted({line["digest"] for line in lines})
-            cells = [name, batch, f"{speed:.0f}", *ratios, f"{accepted / made if made else 0:.2f}", " ".join(digests)]
+            share = accepted / made if made else 0.0
+            cells = [name, batch, f"{speed:.0f}", *ratios, f"{share:.2f}", " ".join(digests)]
             print(f"| {' | '.join(map(str, cells))} |")
 
 

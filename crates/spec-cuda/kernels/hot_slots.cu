@@ -28,7 +28,8 @@
 //
 // Bytes: 4 m + 8 h read, 12 m + 4 (hits) + 8 n written: 70 KB for h 4096, m 2048. Latency decides:
 // two chained loads of global memory (request, then slots), 8 barriers, and instructions: with 32
-// warps, one more for each warp takes 8 cycles.
+// warps, one more for each warp takes 8 cycles. With 2 % misses a warp executes 1,646 instructions
+// (counted by Nsight Compute), so one block cannot take less than 6.7 us on an H200.
 #include "hot_slots_sets.cuh"
 
 // Values that a thread loads before it uses the first of them.

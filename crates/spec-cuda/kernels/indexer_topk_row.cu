@@ -12,7 +12,7 @@
 //
 // A warp has neighbouring columns: its lanes have 4 of them each in a first group of 128 columns, 4
 // in a second, and so on. So a load takes neighbouring vectors, and one sum over the lanes, with a
-// byte for each group, tells how many chosen columns lie before those of a lane.
+// byte for each group, gives the number of chosen columns before those of a lane.
 //
 // The number of instructions decides, not bytes: with 32 warps, one more for each warp takes 8
 // cycles.
@@ -421,7 +421,7 @@ INLINE u32 read(Shared& s, const Row<T>& row, const Loaded<T>& loaded, Keys& key
         const u32 first = keys.column(g);
         const u32 mask = covered(row, first, end, loaded.candidates[g], bits);
         count += __popc(mask);
-u32(&of_group)[PACK] = keys.keys[g];
+        u32 (&of_group)[PACK] = keys.keys[g];
         float scores[PACK];
         // NaN if a score is NaN or infinite.
         float probe = 0.0f;

@@ -1,8 +1,7 @@
-// sample_logits for rows whose requests may filter, and for rows with a mask, or with several
-// draws, of which probabilities are wanted, and for rows with a mask of which log-probabilities are
-// wanted or several tokens. Other rows go to
-// sample_logits_plain.cu, to sample_logits_probs.cu if probabilities are wanted, or to
-// sample_logits_draw_report.cu if several tokens or log-probabilities are.
+// sample_logits for all rows that no other kernel takes. These are rows whose requests may filter;
+// rows with a mask of which several tokens, log-probabilities or probabilities are wanted; rows of
+// which several tokens and probabilities are wanted; and rows of more tokens than the other kernels
+// have room for.
 //
 // A team of blocks owns a row (select.cuh), and each warp reads a range of its groups of 64 tokens.
 // The team reads the row, applies the mask, and keeps the largest logit of each group. Filters come

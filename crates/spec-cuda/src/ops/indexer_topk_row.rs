@@ -89,9 +89,10 @@ pub(super) struct Prepared {
 }
 
 /// The threads of a block. Where several blocks run on a multiprocessor, fewer threads with more
-/// scores each are faster: of 1024 rows of 4096 scores on an H100, 256 threads choose in 21.1 us, 512
-/// in 27.5 and 1024 in 45.9. Of 64 such rows, 512 threads choose in 5.9 us, 1024 in 6.4 and 256 in 7.2:
-/// `spec-bench indexer_topk --device cuda:0 --shape rows=64,cols=4096`, with other numbers in this function.
+/// scores each are faster: of 1024 rows of 4096 scores on an H200, 256 threads choose in 16.5 us and 512
+/// in 21.0; of 1024 rows of 8192, 512 threads choose in 30.5 us and 1024 in 43.0. Of 64 rows of 4096, 512
+/// threads choose in 4.6 us and 256 in 5.6: `spec-bench indexer_topk --device cuda:0 --shape
+/// rows=64,cols=4096`, with other numbers in this function.
 fn threads(plan: &Plan, multiprocessors: u32) -> u32 {
     let is_alone = plan.scores.rows <= multiprocessors as usize;
     let items = if is_alone { 8 } else { 16 };
