@@ -45,7 +45,7 @@ impl Subject for IndexerTopk {
                 1 => (1, rng.between(LONG, 2 * LONG)),
                 rows => (rows, LONG + rng.below(300)),
             },
-            () if rng.rare(17) => (rng.size(9), rng.between(1000, 9000)),
+            () if rng.rare(17) => (rng.size(9), rng.between(1000, 17_000)),
             () => (rng.size(12), rng.size(600)),
         };
         // A large k is rare, because it makes outputs as wide as long rows.
