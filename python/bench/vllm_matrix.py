@@ -151,8 +151,9 @@ def report(rows, turns):
     """The table of a set."""
     names, own = list(rows), {}
     for name in names:
-        own[name] = name if "--parts" not in rows[name] else own[previous]
-        previous = name
+        if "--parts" not in rows[name]:
+            vllm = name
+        own[name] = vllm
     print("| | requests | tokens per second | ratio to the first | to vLLM's own | drafts accepted | texts |")
     print("|---|---|---|---|---|---|---|")
     for name in names:

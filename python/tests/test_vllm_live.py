@@ -186,18 +186,24 @@ def test_no_ngram_twice(served):
     assert "not heeded by vLLM's first model runner with a speculative config" in refused
 
 
-@pytest.mark.parametrize("parts", ["penalties", "rejection,penalties,filters", "filters", f"{MOST},filters"])
+@pytest.mark.parametrize(
+    "parts",
+    ["penalties", "rejection,penalties", "rejection,penalties,filters", "filters", MOST, f"{MOST},filters"],
+)
 def test_the_first_runner(served, parts):
-    """vLLM's own texts, with drafts and without; samples that a seed repeats. With drafts, `filters` stands
-    for a kernel of vLLM that Triton's interpreter cannot run."""
+    """vLLM's own texts, with drafts and without; samples that a seed repeats."""
     drafts = {} if parts in ("penalties", "filters") else {"draft": "ngram"}
+    # With drafts, vLLM's top-k and top-p are a kernel that Triton's interpreter cannot run.
+    cuts = not drafts or "filters" in parts
+    drawn = DRAWN + DRAWN[:1] if cuts else DRAWN[1:2]
     theirs = served(runner=1, batches=EXACT, **drafts)
-    ours = served(runner=1, parts=parts, batches=EXACT + DRAWN + DRAWN[:1], **drafts)
+    ours = served(runner=1, parts=parts, batches=EXACT + drawn, **drafts)
     same(ours, theirs, EXACT)
     if drafts:
         assert ours["greedy"]["drafts"] == theirs["greedy"]["drafts"]
         assert ours["sampled few"]["drafts"][1] > 0
-    assert all(len(text) == 16 for text in ours["sampled"]["tokens"])
+    if cuts:
+        assert all(len(text) == 16 for text in ours["sampled"]["tokens"])
 
 
 FREE, CUT = {"temperature": 1.0}, {"temperature": 0.9, "top_k": 20}
