@@ -1,9 +1,12 @@
 // adjust_logits: thinking budgets. A block finds the token that a row must take.
 //
-// The block reads the row's text once to find where its last thinking starts, and a second time,
-// only if the budget is used up, to see whether the thinking has already ended. Bytes: 16 KB for a
-// text of 4096 tokens of 4 bytes. Latency dominates: one access to memory for the row's lengths,
-// one for the text, one for the path of drafts.
+// The block reads the row's text once to find where the last thinking in the text starts. If the
+// budget is used up, the block reads the text a second time, to see whether this thinking has
+// ended.
+//
+// Bytes: a text of 4096 tokens of 4 bytes each has 16 KB. The block's waiting for memory takes
+// longer than reading so much: the block waits for the lengths of the row's text, then for the
+// text, then for the drafts that follow the text.
 #pragma once
 
 #include "adjust_logits_row.cuh"
@@ -28,8 +31,10 @@ struct List {
     }
 };
 
-// Calls found(end, at, token) for each `end` with from < end <= to: `at` is the position of the
-// last of the text's first `end` tokens, and `token` is the token there. By the whole block.
+// Calls found(end, at, token) for the tokens of the text after the first `from` ones, up to token
+// number `to`: `end` is the number of the token in the text, counted from 1, `at` is the token's
+// position, and `token` is the token. All threads of the block call this function, and each of them
+// makes a part of the calls.
 template <typename Found>
 INLINE void each_end(const Text& text, u64 row, u32 from, u32 to, Found found) {
     const Row& s = text.s;

@@ -55,8 +55,10 @@ INLINE u32 probability(float value, u32& bits) {
     return is_number ? min(given, ONE) : 0;
 }
 
-// A product of numbers from 0 to 1 as bits: 0 below MIN_SURVIVAL. A product never rises with
-// further factors, so it does not matter after which factor it is compared with MIN_SURVIVAL.
+// The bits of a node's survival, or 0 if the survival is below MIN_SURVIVAL. A survival is the
+// product of the shares (numbers from 0 to 1) on the way from the root to the node. A further share
+// never makes such a product greater, so the product may be compared with MIN_SURVIVAL after any of
+// the shares.
 INLINE u32 survival_bits(float product) {
     const u32 bits = __float_as_uint(product);
     return bits < MIN_SURVIVAL ? 0 : bits;

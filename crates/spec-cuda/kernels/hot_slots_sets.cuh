@@ -57,8 +57,8 @@ struct Narrow {
     // A bit for each id without an owner, and the misses among the ids of a warp before each word.
     u32* missing;
     u32* missing_before;
-    // Each warp has as many neighbouring words of the bitmap, and as many neighbouring ids. These
-    // are the base-2 logarithms of the two numbers.
+    // A warp counts in 2^log_words neighbouring words of the bitmap, and looks for misses among
+    // 2^log_ids neighbouring ids.
     u32 log_words;
     u32 log_ids;
     // Lane w has the number of entries, and later of misses, before those of warp w.

@@ -24,8 +24,10 @@ INLINE void sort_few(u32* list, u32 n) {
     __syncthreads();
 }
 
-// Sorts distinct entries from `lowest` on by a bitmap of `words` words, a multiple of THREADS.
-// Every entry must have a bit. `totals` has a word for each warp.
+// Sorts the n entries of `list`, which are distinct, by a bitmap with a bit for each number from
+// `lowest` on. The bitmap has `words` words, a multiple of THREADS and enough for the greatest
+// entry. In `totals`, the warps share how many entries each of them finds in its part of the
+// bitmap.
 INLINE void sort_by_bitmap(u32 (&totals)[WARPS], u32* bitmap, u32 words, u32 lowest, u32* list,
                            u32 n) {
 #pragma unroll 1

@@ -308,7 +308,8 @@ struct Row {
         return static_cast<u32>(candidate) * p.block + (i - place_of(i) * p.block);
     }
 
-    // Whether a candidate has positions that an i32 holds.
+    // Whether an i32 holds a candidate's first position. The candidate -1 stands for none; another
+    // candidate with a position that an i32 does not hold raises OUT_OF_RANGE.
     INLINE bool has_positions(i32 candidate, u32& bits) const {
         if (static_cast<u32>(candidate) <= p.last_candidate) return true;
         if (candidate == -1) return false;
@@ -336,13 +337,14 @@ struct Row {
     }
 };
 
-// The sort key of a score that is not NaN, as `exact::sort_key` has it, without a branch; and that
-// of -inf, which NaN shares.
+// NaN has the key of -inf, whose bits are 0xFF800000.
+constexpr u32 KEY_OF_NAN = ~0xFF800000u;
+
+// The sort key of a score that is not NaN: that of `exact::sort_key`, without a branch.
 INLINE u32 key_of_number(float x) {
     const u32 bits = __float_as_uint(exact::add(x, 0.0f));
     return bits ^ (static_cast<u32>(static_cast<i32>(bits) >> 31) | 0x80000000u);
 }
-constexpr u32 LOWEST_KEY = 0x007FFFFF;
 
 // The scores of a thread's columns as they lie in memory, and the candidate of each group.
 template <typename T>
@@ -435,7 +437,7 @@ INLINE u32 read(Shared& s, const Row<T>& row, const Loaded<T>& loaded, Keys& key
 #pragma unroll
             for (u32 j = 0; j < PACK; j++) {
                 if (scores[j] == scores[j]) continue;
-                of_group[j] = LOWEST_KEY;
+                of_group[j] = KEY_OF_NAN;
                 if (mask >> j & 1) bits |= NON_FINITE;
             }
         }

@@ -24,8 +24,9 @@
 #include "sample_logits_plain.cuh"
 #include "sample_logits_row.cuh"
 
-// Tokens in a quad, which a lane weighs together, and quads of a lane that are in flight. A lane
-// reads one quad of f32 at once, and two neighbouring quads of 16 bits.
+// A quad is 4 neighbouring tokens of a row, whose weights a lane computes together. A lane has the
+// logits of QUADS quads in flight; one load fetches the logits of one quad as f32, or of two
+// neighbouring quads as f16 or bf16.
 constexpr u32 QUAD = 4;
 constexpr u32 QUADS = 4;
 // Tokens that a warp weighs in a step.

@@ -544,19 +544,23 @@ INLINE void route(const Params& p, const O& options, u64 count) {
     Scratch<LANES>& scratch = scratches[warp];
     const u32 tokens = static_cast<u32>(count);
     const u32 step = gridDim.x * (WARPS * TOGETHER);
-    // The first token of this warp in this step.
+    // The first of the tokens that this warp routes in one step of the loop below.
     u32 first_token = (blockIdx.x * WARPS + warp) * TOGETHER;
     if (tokens == 0 || (Biases<LANES>::IN_REGISTERS && first_token >= tokens)) return;
     const u32 x_stride = static_cast<u32>(p.x.stride * sizeof(T));
+    // Lanes beyond the last token route the last token again, and write nothing.
     const auto row_of = [&](u32 token) {
         const char* base = static_cast<const char*>(p.x.data);
-        return reinterpret_cast<const T*>(base + static_cast<u64>(token) * x_stride);
+        const u64 there = min(token, tokens - 1);
+        return reinterpret_cast<const T*>(base + there * x_stride);
     };
-    // Lanes beyond the last token route the last token again, and write nothing.
-    const T* row = row_of(min(first_token + part, tokens - 1));
     LogitVector<N, T> logits[GROUPS];
+    const auto load_logits = [&](u32 token) {
+        const T* const row = row_of(token);
 #pragma unroll
-    for (u32 g = 0; g < GROUPS; ++g) logits[g].load(row + g * SIZE + own);
+        for (u32 g = 0; g < GROUPS; ++g) logits[g].load(row + g * SIZE + own);
+    };
+    load_logits(first_token + part);
 
     Biases<LANES> biases;
     const Mapping map = biases.load(p, options, own);
@@ -574,16 +578,12 @@ INLINE void route(const Params& p, const O& options, u64 count) {
         Routing<LANES, T, O> routing = {p,    options, scratch,
                                         map,  lane,    part,
                                         own,  scratch.keys[part] + own, least,
-                                        row_of(min(token, tokens - 1)), false};
+                                        row_of(token), false};
         u32 first[GROUPS];
         u32 second[GROUPS];
         routing.compute_keys(biases, logits, first, second);
         first_token += step;
-        if (first_token < tokens) {
-            const T* const next = row_of(min(first_token + part, tokens - 1));
-#pragma unroll
-            for (u32 g = 0; g < GROUPS; ++g) logits[g].load(next + g * SIZE + own);
-        }
+        if (first_token < tokens) load_logits(first_token + part);
         u32 places[KEPT];
         routing.rank_groups(first, second, places);
         Merge merge(lane);

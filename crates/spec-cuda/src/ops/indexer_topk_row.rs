@@ -17,6 +17,7 @@ static KERNELS: Archive = archive!("indexer_topk_row");
 
 /// The smallest number of threads of a block, which clear and search the bins.
 const MIN_THREADS: u32 = 256;
+
 launch_params! {
     /// The parameters of the kernels that keep the keys of a row in registers. `T` is the type of the
     /// scores.
