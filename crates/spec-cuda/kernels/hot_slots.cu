@@ -1,55 +1,62 @@
 // hot_slots: which slots of a device buffer hold the KV entries that a step wants, and which
 // entries must be fetched into the buffer.
 //
-// A block of 1024 threads owns a row with m wanted entries and h slots. It works in phases, with a
-// barrier between them:
+// A block owns a row with m wanted entries and h slots. It works in phases, with a barrier between
+// them:
 //
-// 1. The wanted entries go into a set (hot_slots_sets.cuh): a bitmap if they lie in a range of 2^20
+// 1. The range of the wanted entries is found, and whether they ascend, as the rows of indexer_topk
+//    and deduplicate_topk do.
+// 2. The entries go into a set (hot_slots_sets.cuh): a bitmap if they lie in a range of 2^20
 //    numbers, as positions of a text mostly do, else a hash table. Each distinct entry has an id.
-// 2. Each slot looks up the entry that it holds. The lowest slot of an entry is the minimum that
-//    the slots leave at the entry's id: a hit.
-// 3. Entries without a slot are the misses, n of them. Meanwhile the slots that a miss may take are
-//    counted by age in a histogram, whose first bin has the empty slots. Ages below 1024 have a bin
-//    each, greater ones share bins by their 6 highest bits.
-// 4. The misses are listed in ascending order, and the bins of each warp are added.
-// 5. The bin of the last slot that is taken follows from the sums. If it is shared by several ages
-//    and not all of its slots are taken, a radix selection over the further bits finds the age.
-// 6. Ballots number the slots that are taken in ascending order. Slot number r gets miss number r.
-// 7. The columns look up their entries again, and write their slots.
+// 3. Each slot looks up the entry that it holds. The lowest slot of an entry is the minimum that
+//    the slots leave at the entry's id: a hit. The slots that a miss may take are counted by age in
+//    a histogram, whose first bin has the empty slots. Ages below 1024 have a bin each, greater
+//    ones share bins by their 6 highest bits.
+// 4. Entries without a slot are the misses, n of them; the bins of each warp are added.
+// 5. The misses are numbered in ascending order. The bin of the last slot that is taken follows
+//    from the sums. If it is shared by several ages and not all of its slots are taken, a radix
+//    selection over the further bits finds the age.
+// 6. Prefix sums number the slots that are taken in ascending order. Slot number r gets miss
+//    number r.
+// 7. The state of these slots, the list and the answers are written.
 //
-// Without misses, phases 4 to 6 are left out.
+// Without misses, phases 5 and 6 are left out.
 //
-// Thread t has the columns t, t + 1024, ... A warp has neighbouring slots, and lane l of it every
-// 32nd slot from slot l on, so that the slots of a warp are in the order of ballots. A mask holds
-// one bit for each of a thread's columns or slots, of which there are 64 at most.
+// A warp has neighbouring columns, and neighbouring slots: its lanes have 4 columns (8 slots) each in
+// a first group, as many in a second, and so on. A mask holds one bit for each of a thread's columns
+// or slots, of which there are 64 at most. The values of the first group stay in registers from
+// phase to phase, those of others are loaded again.
 //
 // The bitmap, or the table, and the list of misses lie in shared memory if they fit (m up to 8192
 // on an H100), else the table and its list in the workspace.
 //
-// Bytes: 4 m + 8 h read, 12 m + 4 (hits) + 8 n written: 70 KB for h 4096, m 2048. Latency decides:
-// two chained loads of global memory (request, then slots), 8 barriers, and instructions: with 32
-// warps, one more for each warp takes 8 cycles. With 2 % misses a warp executes 1,646 instructions
-// (counted by Nsight Compute), so one block cannot take less than 6.7 us on an H200.
+// Bytes: 4 m + 8 h read, 12 m + 4 (hits) + 8 n written: 70 KB for h 4096, m 2048. Instructions
+// decide: a multiprocessor executes 2 to 3 in a cycle, of all warps together. So threads have many
+// slots, warps are few, and what few rows need stands behind a branch that the others do not take.
 #include "hot_slots_sets.cuh"
 
-// Values that a thread loads before it uses the first of them.
-constexpr u32 AHEAD = 4;
-static_assert(BINS == 2 * THREADS);
+// Neighbouring bins of a lane, and warps that have bins.
+constexpr u32 BINS_OF_LANE = 4;
+constexpr u32 BIN_WARPS = BINS / (BINS_OF_LANE * WARP);
+static_assert(BIN_WARPS <= THREADS / WARP && THREADS <= WORKSPACE_THREADS);
 // Ages below 2^LOG_EXACT have a bin each, others one for each value of their LOG_SHARED + 1 highest
 // bits. Bins descend with age; bin 0 has empty slots.
 constexpr u32 LOG_EXACT = 10;
 constexpr u32 LOG_SHARED = 5;
 constexpr u32 LAST_BIN = (1u << LOG_EXACT) + ((32 - LOG_EXACT) << LOG_SHARED);
 static_assert(LAST_BIN < BINS);
+// Bins from this one on have one age each, and so has bin 0 one kind of slots.
+constexpr u32 FIRST_EXACT_BIN = LAST_BIN - (1u << LOG_EXACT) + 1;
+// The bin of slots that no miss may take. Such slots are counted like others.
+constexpr u32 NO_BIN = BINS;
 // Words of a bitmap that are cleared before the range of the entries is known.
-constexpr u32 CLEARED = 4 * THREADS;
+constexpr u32 CLEARED = 4096;
 // Places that are not there: of a slot whose block is missing, and a number of 2^31 or more.
 constexpr i32 MISSING = -1;
 constexpr i32 TOO_FAR = -2;
 
 // The arguments of one row.
 struct Row {
-    const i32* wanted;
     i32* resident;
     i32* used;
     const i32* blocks;
@@ -61,12 +68,10 @@ struct Row {
     i64 tail_start;
     u32 step;
     bool reset;
-    // The thread's first slot, the end of the warp's slots, and how many slots a lane has at most.
-    u32 first_slot;
-    u32 end_slot;
-    u32 rounds;
-
-    INLINE u32 slot(u32 i) const { return first_slot + i * WARP; }
+    // Whether the state and the outputs begin at aligned addresses.
+    bool by_vectors;
+    // The thread's slots.
+    Part<SLOTS> part;
 };
 
 // Hides how a value was computed, so that the compiler keeps it in a register. Otherwise it
@@ -121,129 +126,94 @@ INLINE bool lies_outside(const Params& p, const Row& row, u32 entry, i32& place,
     return outside;
 }
 
-// The columns of one thread, a bit for each: those whose entries are in the set, and those that
-// stand for an entry of the set, one for each entry.
-template <typename Mask>
-struct Columns {
-    Mask entered;
-    Mask unique;
-};
-
-// The slots of one thread, a bit for each.
+// The slots of one thread, a bit for each, SLOTS for each group: those that a miss may take, those
+// of them that are empty, and the hits.
 template <typename Mask>
 struct Mine {
-    Mask there;
+    Mask free;
     Mask empty;
-    Mask found;
+    Mask hits;
+    // Whether a hit shares its entry with another slot.
+    bool is_double;
+    // The bins of the slots of the first group.
+    u32 bins[SLOTS];
 };
 
-// The slots that are taken: all of `certain`, and the first `quota` of `tied`; `count` in all.
+// The slots that are taken: those of lower bins than `bin`, and the first `quota` of that bin;
+// `count` in all.
+struct Cut {
+    u32 bin;
+    u32 quota;
+    u32 count;
+    // Whether slots of this bin are left over that have other ages.
+    bool is_shared;
+};
+
+// The slots of one thread that are taken: all of `certain`, and some of `tied`.
 template <typename Mask>
 struct Taken {
     Mask certain;
     Mask tied;
-    u32 quota;
-    u32 count;
 };
 
-// Loads the values of columns first + t, first + t + THREADS, ..; -1 from m on.
-INLINE void load_columns(i32 (&some)[AHEAD], const i32* from, u32 first, u32 m) {
-#pragma unroll
-    for (u32 j = 0; j < AHEAD; j++) {
-        const u32 at = first + j * THREADS + threadIdx.x;
-        some[j] = at < m ? from[at] : -1;
-    }
+// The bits of a group, of which each has PACK.
+template <u32 PACK, typename Mask>
+INLINE u32 bits_of(Mask mask, u32 group) {
+    return static_cast<u32>(mask >> (PACK * group)) & ((1u << PACK) - 1);
 }
 
-// Loads the values of the thread's slots `first`, first + 1, ..; -1 behind the warp's slots.
-INLINE void load_slots(i32 (&some)[AHEAD], const Row& row, const i32* from, u32 first) {
-#pragma unroll
-    for (u32 j = 0; j < AHEAD; j++) {
-        const u32 at = row.slot(first + j);
-        some[j] = at < row.end_slot ? from[at] : -1;
-    }
-}
-
-// Puts the entries of the row into the set, and answers the columns whose entries lie outside of
-// the slots. `some` has the first values.
-template <typename Mask, typename Set>
-INLINE Columns<Mask> enter(const Params& p, const Row& row, const Set& set, i32 (&some)[AHEAD],
-                     u32& bits) {
-    Columns<Mask> columns = {0, 0};
-    const bool any_outside = p.page_count > 0 || p.tail_starts.data != nullptr;
+// Answers the columns whose entries go into no set, and keeps those that do; notes their range in
+// each warp, and whether they ascend.
+template <typename Mask>
+INLINE void note_columns(const Params& p, const Row& row, Columns<Mask>& columns, bool is_request,
+                         Shared& shared, u32& bits) {
+    const bool any_outside = is_request && (p.page_count > 0 || p.tail_starts.data != nullptr);
+    u32 low = NONE;
+    i32 high = 0;
+    u32 previous = 0;
+    bool ascend = true;
 #pragma unroll 1
-    for (u32 first = 0; first < p.m; first += AHEAD * THREADS) {
-        if (first != 0) load_columns(some, row.wanted, first, p.m);
-#pragma unroll
-        for (u32 j = 0; j < AHEAD; j++) {
-            if (first + j * THREADS >= p.m) break;
-            const u32 column = first + j * THREADS + threadIdx.x;
-            i32 place = -1;
-            if (some[j] < 0 ||
-                (any_outside && lies_outside(p, row, static_cast<u32>(some[j]), place, bits))) {
-                if (column < p.m) row.slots[column] = place;
-            } else {
-                const Mask bit = static_cast<Mask>(1) << (first / THREADS + j);
-                columns.entered |= bit;
-                if (set.insert(static_cast<u32>(some[j]))) columns.unique |= bit;
+    for (u32 g = 0; g < columns.part.groups; g++) {
+        const u32 first = columns.part.at(g);
+        u32 (&entries)[COLUMNS] = columns.entries;
+        if (g != 0) load_neighbours(entries, columns.wanted, first, p.m, columns.by_vectors);
+        if (rarely(any_outside)) {
+#pragma unroll 1
+            for (u32 j = 0; j < COLUMNS; j++) {
+                i32 place = -1;
+                if (static_cast<i32>(entries[0]) >= 0 &&
+                    lies_outside(p, row, entries[0], place, bits)) {
+                    row.slots[first + j] = place;
+                    columns.outside |= static_cast<Mask>(1) << (COLUMNS * g + j);
+                    entries[0] = NONE;
+                }
+                rotate(entries);
             }
         }
+        const u32 before = __shfl_up_sync(ALL_LANES, entries[COLUMNS - 1], 1);
+        u32 entered = 0;
+#pragma unroll
+        for (u32 j = 0; j < COLUMNS; j++) {
+            const bool is_entry = static_cast<i32>(entries[j]) >= 0;
+            if (!is_entry) entries[j] = NONE;
+            if (is_entry) entered |= 1u << j;
+            low = min(low, entries[j]);
+            high = max(high, static_cast<i32>(entries[j]));
+            // NONE, which is above all entries, may follow any entry, and only NONE may follow NONE.
+            if (j > 0) ascend &= !is_entry || entries[j - 1] < entries[j];
+        }
+        previous = lane_id() == 0 ? previous : before;
+        ascend &= entries[0] == NONE || previous < entries[0] || (g == 0 && lane_id() == 0);
+        columns.entered |= static_cast<Mask>(entered) << (COLUMNS * g);
+        previous = __shfl_sync(ALL_LANES, entries[COLUMNS - 1], WARP - 1);
     }
-    return columns;
-}
-
-// Looks up the entry of each slot. `losers` gets a bit for each slot whose entry a lower slot holds
-// too. `some` has the first values of `resident`.
-template <typename Mask, typename Set>
-INLINE Mine<Mask> look_up(const Params& p, const Row& row, const Set& set, u32* losers,
-                    i32 (&some)[AHEAD], u32& bits) {
-    Mine<Mask> mine = {0, 0, 0};
-#pragma unroll 1
-    for (u32 first = 0; first < row.rounds; first += AHEAD) {
-        if (first != 0) load_slots(some, row, row.resident, first);
-        u32 ids[AHEAD];
-#pragma unroll
-        for (u32 j = 0; j < AHEAD; j++) {
-            const u32 slot = row.slot(first + j);
-            const bool is_slot = slot < row.end_slot;
-            if (is_slot && row.reset) row.resident[slot] = -1;
-            const i32 entry = row.reset ? -1 : some[j];
-            const i32 place = is_slot ? place_of(p, row, slot) : MISSING;
-            if (place == TOO_FAR) bits |= OUT_OF_RANGE;
-            const Mask bit = static_cast<Mask>(1) << (first + j);
-            if (place >= 0) mine.there |= bit;
-            if (place >= 0 && entry < 0) mine.empty |= bit;
-            ids[j] = set.find(static_cast<u32>(entry), place >= 0 && entry >= 0);
-            if (ids[j] != NONE) mine.found |= bit;
-        }
-        // Of two slots with one entry, the one that arrives later, or finds a lower one there,
-        // marks the higher. So every slot but the lowest is marked, in whatever order they come.
-#pragma unroll
-        for (u32 j = 0; j < AHEAD; j++) {
-            if (ids[j] != NONE) ids[j] = atomicMin(&set.owners[ids[j]], row.slot(first + j));
-        }
-#pragma unroll
-        for (u32 j = 0; j < AHEAD; j++) {
-            if (ids[j] == NONE) continue;
-            const u32 higher = max(ids[j], row.slot(first + j));
-            atomicOr(&losers[higher / WARP], 1u << (higher % WARP));
-        }
-    }
-    return mine;
-}
-
-// Counts a slot in its bin. Neighbouring slots often have the same age, so the lanes with the bin
-// of the first lane count together. All lanes of a warp must call this function.
-INLINE void count_bin(u32* bins, bool is_counted, u32 bin) {
-    const u32 lanes = __ballot_sync(ALL_LANES, is_counted);
-    if (lanes == 0) return;
-    const u32 leader = __ffs(lanes) - 1;
-    const u32 first = __shfl_sync(ALL_LANES, bin, leader);
-    const u32 same = __ballot_sync(ALL_LANES, is_counted && bin == first);
-    if (lane_id() == leader) {
-        atomicAdd(&bins[first], __popc(same));
-    } else if (is_counted && bin != first) {
-        atomicAdd(&bins[bin], 1u);
+    low = __reduce_min_sync(ALL_LANES, low);
+    high = __reduce_max_sync(ALL_LANES, high);
+    ascend = __all_sync(ALL_LANES, ascend);
+    if (lane_id() == 0) {
+        shared.lows[threadIdx.x / WARP] = low;
+        shared.highs[threadIdx.x / WARP] = high;
+        shared.lasts[threadIdx.x / WARP] = ascend ? previous : UNSORTED;
     }
 }
 
@@ -266,67 +236,181 @@ INLINE u32 ages_of(u32 bin, u32& shift) {
     return 1u << LOG_SHARED | of_shared % (1u << LOG_SHARED);
 }
 
-// Writes `used` of the hits, takes them from the thread's slots that misses may take, and counts
-// the others by age. `ages` has the first values of `used`.
+INLINE u32 bin_of_slot(const Row& row, u32 used, bool is_empty) {
+    return is_empty ? 0 : bin_of(row.step - used);
+}
+
+// The bins of the slots of a group. `mine` has them if there is one group.
 template <typename Mask>
-INLINE void settle_hits(const Params& p, const Row& row, const u32* losers, u32* bins,
-                        Mine<Mask>& mine, i32 (&ages)[AHEAD]) {
-#pragma unroll 1
-    for (u32 first = 0; first < row.rounds; first += AHEAD) {
-        if (first != 0) load_slots(ages, row, row.used, first);
+INLINE void load_bins(const Params& p, const Row& row, const Mine<Mask>& mine, u32 group,
+                      u32 (&bins)[SLOTS]) {
+    if (row.part.groups == 1) {
 #pragma unroll
-        for (u32 j = 0; j < AHEAD; j++) {
-            const u32 slot = row.slot(first + j);
-            const Mask bit = static_cast<Mask>(1) << (first + j);
-            if ((mine.found & bit) && !(losers[slot / WARP] >> (slot % WARP) & 1)) {
-                row.used[slot] = static_cast<i32>(row.step);
-                mine.there &= ~bit;
-            }
-            const u32 age = row.step - static_cast<u32>(ages[j]);
-            count_bin(bins, mine.there & bit, mine.empty & bit ? 0 : bin_of(age));
-        }
+        for (u32 j = 0; j < SLOTS; j++) bins[j] = mine.bins[j];
+        return;
+    }
+    load_neighbours(bins, row.used, row.part.at(group), p.h, row.by_vectors);
+    const u32 free = bits_of<SLOTS>(mine.free, group);
+    const u32 empty = bits_of<SLOTS>(mine.empty, group);
+#pragma unroll
+    for (u32 j = 0; j < SLOTS; j++) {
+        bins[j] = free >> j & 1 ? bin_of_slot(row, bins[j], empty >> j & 1) : NO_BIN;
     }
 }
 
-// The age that the `left` oldest of the slots `candidates` are at least, of those whose ages have
-// the bits `prefix` above `shift` bits; `left` becomes the number of slots of this age among them.
-// At least so many candidates have these bits, and `left` is above 0.
+// The slots of a group that may be looked up, a bit for each. Empties the group if the row asks for
+// it.
+INLINE u32 slots_of_group(const Params& p, const Row& row, u32 first, u32 (&resident)[SLOTS],
+                          u32& bits) {
+    const u32 count = first < p.h ? min(p.h - first, SLOTS) : 0;
+    u32 there = (1u << count) - 1;
+    if (rarely(row.reset)) {
+#pragma unroll
+        for (u32 j = 0; j < SLOTS; j++) {
+            if (j < count) row.resident[first + j] = -1;
+            resident[j] = NONE;
+        }
+    }
+    if (rarely(p.has_blocks)) {
+#pragma unroll 1
+        for (u32 j = 0; j < count; j++) {
+            const i32 place = place_of(p, row, first + j);
+            if (place == TOO_FAR) bits |= OUT_OF_RANGE;
+            if (place < 0) there &= ~(1u << j);
+        }
+    }
+    return there;
+}
+
+// Looks up the entry of each slot, and counts the slots that are no hits by age. `losers` gets a
+// bit for each slot whose entry a lower slot holds too. `resident` and `used` have the values of
+// the first group.
 template <typename Mask>
-INLINE u32 select_age(const Params& p, const Row& row, u32* bins, Shared& shared, Mask candidates,
-                      u32 prefix, u32 shift, u32& left) {
+INLINE Mine<Mask> look_up(const Params& p, const Row& row, const Set& set, u32* losers, u32* bins,
+                          u32 (&resident)[SLOTS], u32 (&used)[SLOTS], u32& bits) {
+    Mine<Mask> mine = {};
+#pragma unroll 1
+    for (u32 g = 0; g < row.part.groups; g++) {
+        const u32 first = row.part.at(g);
+        if (g != 0) {
+            load_neighbours(resident, row.resident, first, p.h, row.by_vectors);
+            load_neighbours(used, row.used, first, p.h, row.by_vectors);
+        }
+        const u32 there = slots_of_group(p, row, first, resident, bits);
+        if (rarely(there != (1u << SLOTS) - 1)) {
+#pragma unroll
+            for (u32 j = 0; j < SLOTS; j++) {
+                if ((there >> j & 1) == 0) resident[j] = NONE;
+            }
+        }
+        const u32 hits = set.look_up(resident, first, losers, mine.is_double);
+        u32 empty = 0;
+        u32 oldest = 0;
+#pragma unroll
+        for (u32 j = 0; j < SLOTS; j++) {
+            const bool is_empty = static_cast<i32>(resident[j]) < 0;
+            if (is_empty) empty |= 1u << j;
+            const u32 age = is_empty ? 0 : row.step - used[j];
+            oldest = max(oldest, age);
+            // The bin of a young slot.
+            mine.bins[j] = is_empty ? 0 : LAST_BIN - age;
+        }
+        if (rarely(oldest >= 1u << LOG_EXACT)) {
+#pragma unroll 1
+            for (u32 j = 0; j < SLOTS; j++) {
+                mine.bins[0] = empty >> j & 1 ? 0 : bin_of(row.step - used[0]);
+                rotate(mine.bins);
+                rotate(used);
+            }
+        }
+        const u32 not_free = hits | ~there;
+#pragma unroll
+        for (u32 j = 0; j < SLOTS; j++) {
+            if (not_free >> j & 1) mine.bins[j] = NO_BIN;
+            // Bin NO_BIN is there, and nobody reads it.
+            atomicAdd(&bins[mine.bins[j]], 1u);
+        }
+        const u32 free = there & ~hits;
+        mine.free |= static_cast<Mask>(free) << (SLOTS * g);
+        mine.empty |= static_cast<Mask>(empty & free) << (SLOTS * g);
+        mine.hits |= static_cast<Mask>(hits) << (SLOTS * g);
+    }
+    return mine;
+}
+
+// Takes from the hits the slots whose entry a lower slot holds too, and counts them by age.
+template <typename Mask>
+INLINE void drop_losers(const Row& row, const u32* losers, u32* bins, Mine<Mask>& mine) {
+#pragma unroll 1
+    for (u32 i = 0; i < SLOTS * row.part.groups; i++) {
+        const u32 slot = row.part.at(i / SLOTS) + i % SLOTS;
+        const Mask bit = static_cast<Mask>(1) << i;
+        if ((mine.hits & bit) && (losers[slot / WARP] >> (slot % WARP) & 1)) {
+            mine.hits &= ~bit;
+            mine.free |= bit;
+            mine.bins[0] = bin_of(row.step - static_cast<u32>(row.used[slot]));
+            atomicAdd(&bins[mine.bins[0]], 1u);
+        }
+        rotate(mine.bins);
+    }
+}
+
+// Writes `used` of the hits. `used` has the values of the first group.
+template <typename Mask>
+INLINE void mark_hits(const Params& p, const Row& row, const Mine<Mask>& mine,
+                      u32 (&used)[SLOTS]) {
+#pragma unroll 1
+    for (u32 g = 0; g < row.part.groups; g++) {
+        const u32 first = row.part.at(g);
+        if (row.part.groups > 1) load_neighbours(used, row.used, first, p.h, row.by_vectors);
+        const u32 hits = bits_of<SLOTS>(mine.hits, g);
+#pragma unroll
+        for (u32 j = 0; j < SLOTS; j++) {
+            if (hits >> j & 1) used[j] = row.step;
+        }
+        store_neighbours(row.used, used, first, hits, row.by_vectors && first + SLOTS <= p.h);
+    }
+}
+
+// The age that the `left` oldest of the slots `candidates` are at least, all of whose ages have the
+// bits `prefix` above `shift` bits; `left` becomes the number of slots of this age among them. At
+// least so many slots of the row are candidates, and `left` is above 0.
+template <typename Mask>
+INLINE u32 select_age(const Row& row, u32* bins, Shared& shared, Mask candidates, u32 prefix,
+                      u32 shift, u32& left) {
+    const u32 warp = threadIdx.x / WARP;
     while (shift > 0) {
         const u32 width = min(shift, LOG_BINS);
         shift -= width;
         // All threads have read the bins.
         __syncthreads();
-        bins[threadIdx.x] = 0;
-        bins[threadIdx.x + THREADS] = 0;
+#pragma unroll 1
+        for (u32 bin = threadIdx.x; bin < BINS; bin += blockDim.x) bins[bin] = 0;
         __syncthreads();
 #pragma unroll 1
-        for (u32 i = 0; i < row.rounds; i++) {
-            const bool is_candidate = candidates >> i & 1;
-            u32 age = 0;
-            if (is_candidate) age = row.step - static_cast<u32>(row.used[row.slot(i)]);
+        for (u32 i = 0; i < SLOTS * row.part.groups; i++) {
+            if ((candidates >> i & 1) == 0) continue;
+            const u32 slot = row.part.at(i / SLOTS) + i % SLOTS;
+            const u32 age = row.step - static_cast<u32>(row.used[slot]);
             // A shift by 32 bits leaves nothing of 64.
-            const bool is_counted =
-                is_candidate && static_cast<u64>(age) >> (shift + width) == prefix;
-            count_bin(bins, is_counted, age >> shift & ((1u << width) - 1));
+            if (static_cast<u64>(age) >> (shift + width) != prefix) continue;
+            atomicAdd(&bins[age >> shift & ((1u << width) - 1)], 1u);
         }
         __syncthreads();
-        // The greatest digits come first: two for each thread.
-        const u32 digit = BINS - 1 - 2 * threadIdx.x;
-        const u32 high = bins[digit];
-        const u32 own = high + bins[digit - 1];
+        // The greatest digits come first.
+        const u32 end = warp < BIN_WARPS ? BINS - BINS_OF_LANE * threadIdx.x : 0;
+        u32 own = 0;
+#pragma unroll
+        for (u32 j = 1; j <= BINS_OF_LANE; j++) own += end > 0 ? bins[end - j] : 0;
         const u32 through = warp_inclusive_sum(own);
-        const u32 warp = threadIdx.x / WARP;
         if (lane_id() == WARP - 1) shared.totals[warp] = through;
         __syncthreads();
-        const SumsOfWarps<u32> warps(shared.totals, lane_id());
-        const u32 before = warps.before(warp) + through - own;
+        u32 before = sum_before(of_lane(shared.totals, 0)) + through - own;
         if (before < left && before + own >= left) {
-            const bool is_high = before + high >= left;
-            shared.digit = is_high ? digit : digit - 1;
-            shared.left = is_high ? left - before : left - before - high;
+            u32 digit = end - 1;
+            while (before + bins[digit] < left) before += bins[digit--];
+            shared.digit = digit;
+            shared.left = left - before;
         }
         __syncthreads();
         prefix = prefix << width | shared.digit;
@@ -335,42 +419,89 @@ INLINE u32 select_age(const Params& p, const Row& row, u32* bins, Shared& shared
     return prefix;
 }
 
-// Chooses slots for the n misses. The sums of the bins of each warp are in `shared.free`. `ages`
-// has the first values of `used`.
-template <typename Mask>
-INLINE Taken<Mask> choose(const Params& p, const Row& row, u32* bins, Shared& shared,
-                          const Mine<Mask>& mine, i32 (&ages)[AHEAD], u32 n) {
-    const SumsOfWarps<u32> groups(shared.free, lane_id());
+// A lane's neighbouring bins, of the bins that warp `warp` has.
+INLINE uint4 bins_of_warp(const u32* bins, u32 warp) {
+    return reinterpret_cast<const uint4*>(bins)[warp * WARP + lane_id()];
+}
+
+// Adds the bins of each warp in `shared.free`.
+INLINE void sum_bins(const u32* bins, Shared& shared) {
+    const u32 warp = threadIdx.x / WARP;
+    if (warp >= BIN_WARPS) return;
+    const uint4 four = bins_of_warp(bins, warp);
+    const u32 free = sum_of(four.x + four.y + four.z + four.w);
+    if (lane_id() == 0) shared.free[warp] = free;
+}
+
+// Finds the bins whose slots the n misses take. All warps compute the same.
+INLINE Cut find_cut(const u32* bins, const Shared& shared, u32 n) {
+    const SumsOfWarps<u32> groups(shared.free, BIN_WARPS, lane_id());
     const u32 free = groups.all();
-    Taken<Mask> taken = {mine.there, 0, 0, min(n, free)};
-    if (taken.count == free) return taken;
-    // The bin of the last slot that is taken: first the bins of which warp, then which of them.
-    const u32 group = __ffs(__ballot_sync(ALL_LANES, groups.through >= taken.count)) - 1;
-    const u32 at = 2 * (group * WARP + lane_id());
-    const uint2 two = *reinterpret_cast<const uint2*>(bins + at);
-    const u32 through = groups.before(group) + warp_inclusive_sum(two.x + two.y);
-    const u32 lane = __ffs(__ballot_sync(ALL_LANES, through >= taken.count)) - 1;
-    const bool is_first = through - two.y >= taken.count;
-    const u32 bin = __shfl_sync(ALL_LANES, is_first ? at : at + 1, lane);
-    const u32 before = through - two.y - (is_first ? two.x : 0);
-    u32 quota = __shfl_sync(ALL_LANES, taken.count - before, lane);
-    if (bin == 0) return {0, mine.empty & mine.there, quota, taken.count};
-    const Mask candidates = mine.there & ~mine.empty;
-    u32 shift = 0;
-    const u32 prefix = ages_of(bin, shift);
-    const u32 cut = select_age(p, row, bins, shared, candidates, prefix, shift, quota);
-    taken.certain = mine.there & mine.empty;
-    taken.quota = quota;
-#pragma unroll 1
-    for (u32 first = 0; first < row.rounds; first += AHEAD) {
-        if (row.rounds > AHEAD) load_slots(ages, row, row.used, first);
-#pragma unroll
-        for (u32 j = 0; j < AHEAD; j++) {
-            const Mask bit = candidates & static_cast<Mask>(1) << (first + j);
-            const u32 age = row.step - static_cast<u32>(ages[j]);
-            if (age > cut) taken.certain |= bit;
-            if (age == cut) taken.tied |= bit;
+    Cut cut = {NO_BIN, 0, min(n, free), false};
+    if (cut.count == free) return cut;
+    // First the bins of which warp, then which of them.
+    const u32 group = __ffs(__ballot_sync(ALL_LANES, groups.through >= cut.count)) - 1;
+    const uint4 four = bins_of_warp(bins, group);
+    const u32 own = four.x + four.y + four.z + four.w;
+    const u32 through = groups.before(group) + warp_inclusive_sum(own);
+    const u32 lane = __ffs(__ballot_sync(ALL_LANES, through >= cut.count)) - 1;
+    // What that lane finds: which of its bins, how many of its slots are taken, and how many stay.
+    u32 left = cut.count - (through - own);
+    u32 bin = BINS_OF_LANE * (group * WARP + lane);
+    u32 inside = four.x;
+    if (left > inside) {
+        left -= inside;
+        inside = four.y;
+        bin++;
+        if (left > inside) {
+            left -= inside;
+            inside = four.z;
+            bin++;
+            if (left > inside) {
+                left -= inside;
+                inside = four.w;
+                bin++;
+            }
         }
+    }
+    cut.bin = __shfl_sync(ALL_LANES, bin, lane);
+    cut.quota = __shfl_sync(ALL_LANES, left, lane);
+    const bool all = __shfl_sync(ALL_LANES, inside == left, lane);
+    cut.is_shared = !all && cut.bin > 0 && cut.bin < FIRST_EXACT_BIN;
+    return cut;
+}
+
+// The thread's slots that are taken.
+template <typename Mask>
+INLINE Taken<Mask> choose(const Params& p, const Row& row, const Mine<Mask>& mine, u32* bins,
+                          Shared& shared, Cut& cut) {
+    Taken<Mask> taken = {};
+#pragma unroll 1
+    for (u32 g = 0; g < row.part.groups; g++) {
+        u32 of_slots[SLOTS];
+        load_bins(p, row, mine, g, of_slots);
+        u32 below = 0;
+        u32 equal = 0;
+#pragma unroll
+        for (u32 j = 0; j < SLOTS; j++) {
+            if (of_slots[j] < cut.bin) below |= 1u << j;
+            if (of_slots[j] == cut.bin) equal |= 1u << j;
+        }
+        taken.certain |= static_cast<Mask>(below) << (SLOTS * g);
+        taken.tied |= static_cast<Mask>(equal) << (SLOTS * g);
+    }
+    if (!rarely(cut.is_shared)) return taken;
+    u32 shift = 0;
+    const u32 prefix = ages_of(cut.bin, shift);
+    const u32 oldest = select_age(row, bins, shared, taken.tied, prefix, shift, cut.quota);
+#pragma unroll 1
+    for (u32 i = 0; i < SLOTS * row.part.groups; i++) {
+        const Mask bit = static_cast<Mask>(1) << i;
+        if ((taken.tied & bit) == 0) continue;
+        const u32 slot = row.part.at(i / SLOTS) + i % SLOTS;
+        const u32 age = row.step - static_cast<u32>(row.used[slot]);
+        if (age > oldest) taken.certain |= bit;
+        if (age != oldest) taken.tied &= ~bit;
     }
     return taken;
 }
@@ -378,159 +509,156 @@ INLINE Taken<Mask> choose(const Params& p, const Row& row, u32* bins, Shared& sh
 INLINE u32 ones(u32 mask) { return __popc(mask); }
 INLINE u32 ones(u64 mask) { return __popcll(mask); }
 
-// Gives the first misses of the list to the slots that are taken. With one barrier.
-template <typename Mask, typename Set>
-INLINE void hand_out(const Params& p, const Row& row, const Set& set, Shared& shared,
-                     const Taken<Mask>& taken) {
-    const u32 warp = threadIdx.x / WARP;
-    // Both counts of a warp in one word: certain slots in the low half. The sum over earlier warps
+// Numbers the slots that are taken: slot number r is taken_slots[r]. With one barrier.
+template <typename Mask>
+INLINE void number_slots(const Row& row, const Taken<Mask>& taken, const Cut& cut,
+                         u16* taken_slots, Shared& shared) {
+    // Both counts of a warp in one word: certain slots in the low half. The sum over earlier lanes
     // is below 2^16 for either.
-    const u32 own = ones(taken.certain) | ones(taken.tied) << 16;
-    const u32 of_warp = __reduce_add_sync(ALL_LANES, own);
-    if (lane_id() == 0) shared.totals[warp] = of_warp;
+    const u32 of_warp = sum_of(ones(taken.certain) | ones(taken.tied) << 16);
+    if (lane_id() == 0) shared.totals[threadIdx.x / WARP] = of_warp;
     __syncthreads();
-    u32 earlier =
-        __reduce_add_sync(ALL_LANES, lane_id() < warp ? shared.totals[lane_id()] : 0);
+    u32 before = sum_before(of_lane(shared.totals, 0));
 #pragma unroll 1
-    for (u32 i = 0; i < row.rounds; i++) {
-        const bool is_sure = taken.certain >> i & 1;
-        const bool is_tied = taken.tied >> i & 1;
-        const u32 sure = __ballot_sync(ALL_LANES, is_sure);
-        const u32 ties = __ballot_sync(ALL_LANES, is_tied);
-        if ((sure | ties) == 0) continue;
-        const u32 of_sure = (earlier & 0xFFFF) + __popc(sure & lanes_below());
-        const u32 of_ties = (earlier >> 16) + __popc(ties & lanes_below());
-        const u32 rank = of_sure + min(of_ties, taken.quota);
-        // The rank is below the count, unless the state changes during the call.
-        const bool is_taken =
-            (is_sure || (is_tied && of_ties < taken.quota)) && rank < taken.count;
-        const u32 entry = is_taken ? set.list[rank] : 0;
-        const u32 id = set.find(entry, is_taken);
-        if (is_taken) {
-            const u32 slot = row.slot(i);
-            if (id != NONE) set.owners[id] = slot;
-            row.resident[slot] = static_cast<i32>(entry);
-            row.used[slot] = static_cast<i32>(row.step);
-            row.fetch_positions[rank] = static_cast<i32>(entry);
-            row.fetch_slots[rank] = place_of(p, row, slot);
-        }
-        earlier += __popc(sure) | __popc(ties) << 16;
-    }
-}
-
-// The ids of the entries of a thread's columns from `first` on; NONE for columns that are not
-// entered. `some` has their entries.
-template <typename Mask, typename Set>
-INLINE void find_columns(const Params& p, const Set& set, u32 first, Mask entered,
-                         const i32 (&some)[AHEAD], u32 (&ids)[AHEAD]) {
+    for (u32 g = 0; g < row.part.groups; g++) {
+        const u32 certain = bits_of<SLOTS>(taken.certain, g);
+        const u32 tied = bits_of<SLOTS>(taken.tied, g);
+        const u32 own = __popc(certain) | __popc(tied) << 16;
+        const u32 through = warp_inclusive_sum(own);
+        const u32 sure = (before + through - own) & 0xFFFF;
+        const u32 ties = (before + through - own) >> 16;
+        // The first of the lane's tied slots are taken.
+        const u32 left = ties < cut.quota ? cut.quota - ties : 0;
+        u32 of_tied = tied;
+        while (__popc(of_tied) > left) of_tied &= ~(1u << (31 - __clz(of_tied)));
+        const u32 which = certain | of_tied;
+        u32 r = sure + min(ties, cut.quota);
+        // All numbers are below the count, unless the state changes during the call.
+        if (which != 0 && r + __popc(which) <= cut.count) {
 #pragma unroll
-    for (u32 j = 0; j < AHEAD; j++) {
-        if (first + j * THREADS >= p.m) break;
-        const bool is_asked = entered >> (first / THREADS + j) & 1;
-        ids[j] = set.find(static_cast<u32>(some[j]), is_asked);
+            for (u32 j = 0; j < SLOTS; j++) {
+                if (which >> j & 1) taken_slots[r++] = static_cast<u16>(row.part.at(g) + j);
+            }
+        }
+        before += __shfl_sync(ALL_LANES, through, WARP - 1);
     }
 }
 
-// Lists the misses in ascending order, and adds the bins of each warp. A barrier must follow.
-// `some` has the first wanted values, and `ids` their ids.
-template <typename Mask, typename Set>
-INLINE void list_misses(const Params& p, const Row& row, const Set& set,
-                        const Columns<Mask>& columns, const u32* bins, Shared& shared,
-                        i32 (&some)[AHEAD], u32 (&ids)[AHEAD]) {
-    const uint2 two = *reinterpret_cast<const uint2*>(bins + 2 * threadIdx.x);
-    const u32 free = __reduce_add_sync(ALL_LANES, two.x + two.y);
-    if (lane_id() == 0) shared.free[threadIdx.x / WARP] = free;
-    if constexpr (!Set::BY_COLUMN) {
-        set.sort(shared);
-    } else {
+// Gives the first misses to the slots that are taken.
+INLINE void hand_out(const Params& p, const Row& row, const Set& set, const u16* taken_slots,
+                     u32 count) {
 #pragma unroll 1
-        for (u32 first = 0; first < p.m; first += AHEAD * THREADS) {
-            if (p.m > AHEAD * THREADS) {
-                load_columns(some, row.wanted, first, p.m);
-                find_columns(p, set, first, columns.unique, some, ids);
-            }
-#pragma unroll
-            for (u32 j = 0; j < AHEAD; j++) {
-                if (first + j * THREADS >= p.m) break;
-                const bool is_unique = columns.unique >> (first / THREADS + j) & 1;
-                set.list_one(static_cast<u32>(some[j]), ids[j], is_unique);
-            }
-        }
+    for (u32 r = threadIdx.x; r < count; r += blockDim.x) {
+        const u32 slot = taken_slots[r];
+        // As above.
+        if (slot >= p.h) continue;
+        const u32 entry = set.miss(r);
+        row.resident[slot] = static_cast<i32>(entry);
+        row.used[slot] = static_cast<i32>(row.step);
+        row.fetch_positions[r] = static_cast<i32>(entry);
+        row.fetch_slots[r] = place_of(p, row, slot);
     }
 }
 
-// Writes where the entries of the columns `entered` lie, and ends the lists behind `fetches`
-// entries. `ids` has the ids of the first columns.
-template <typename Mask, typename Set>
-INLINE void answer(const Params& p, const Row& row, const Set& set, Mask entered, u32 fetches,
-                   u32 (&ids)[AHEAD]) {
+// Writes where the entries of the columns lie, and ends the lists behind `count` entries.
+template <typename Mask>
+INLINE void answer(const Params& p, const Row& row, const Set& set, const Columns<Mask>& columns,
+                   const u16* taken_slots, u32 count) {
 #pragma unroll 1
-    for (u32 first = 0; first < p.m; first += AHEAD * THREADS) {
-        if (p.m > AHEAD * THREADS) {
-            i32 some[AHEAD];
-            load_columns(some, row.wanted, first, p.m);
-            find_columns(p, set, first, entered, some, ids);
-        }
+    for (u32 g = 0; g < columns.part.groups; g++) {
+        const u32 first = columns.part.at(g);
+        if (first >= p.m) break;
+        const u32 inside = (1u << min(p.m - first, COLUMNS)) - 1;
+        u32 places[COLUMNS];
+        set.owners_of(columns, g, places);
+        const u32 entered = bits_of<COLUMNS>(columns.entered, g);
 #pragma unroll
-        for (u32 j = 0; j < AHEAD; j++) {
-            if (first + j * THREADS >= p.m) break;
-            const u32 column = first + j * THREADS + threadIdx.x;
-            if (entered >> (first / THREADS + j) & 1) {
-                const u32 slot = ids[j] == NONE ? NONE : set.owners[ids[j]];
-                row.slots[column] = slot == NONE ? -1 : place_of(p, row, slot);
-            }
-            if (column >= fetches && column < p.m) {
-                row.fetch_positions[column] = -1;
-                row.fetch_slots[column] = -1;
+        for (u32 j = 0; j < COLUMNS; j++) {
+            const u32 r = places[j] - MISS;
+            if (places[j] >= MISS) places[j] = NONE;
+            if (r < count) places[j] = taken_slots[r];
+            if ((entered >> j & 1) == 0) places[j] = NONE;
+        }
+        if (rarely(p.has_blocks)) {
+#pragma unroll 1
+            for (u32 j = 0; j < COLUMNS; j++) {
+                if (places[0] != NONE) places[0] = place_of(p, row, places[0]);
+                rotate(places);
             }
         }
+        const bool by_vectors = row.by_vectors && first + COLUMNS <= p.m;
+        const u32 outside = bits_of<COLUMNS>(columns.outside, g);
+        store_neighbours(row.slots, places, first, inside & ~outside, by_vectors && outside == 0);
+        const u32 none[COLUMNS] = {NONE, NONE, NONE, NONE};
+        const u32 listed = count > first ? (1u << min(count - first, COLUMNS)) - 1 : 0;
+        const bool all = by_vectors && listed == 0;
+        store_neighbours(row.fetch_positions, none, first, inside & ~listed, all);
+        store_neighbours(row.fetch_slots, none, first, inside & ~listed, all);
     }
 }
 
-// The first values of a row.
-struct First {
-    i32 wanted[AHEAD];
-    i32 resident[AHEAD];
-    i32 used[AHEAD];
+// The memory of a block: parts of the dynamic shared memory, and of the workspace.
+struct Room {
+    u32* bins;
+    u32* losers;
+    // The slots that are taken, in ascending order.
+    u16* taken;
+    // A word for each lane.
+    u32* spare;
+    // What a set has in shared memory.
+    u32* own;
+    // The places of a hashed set.
+    u32* places;
 };
 
-// Serves a row by an empty set.
-template <typename Mask, typename Set>
-INLINE void serve(const Params& p, const Row& row, Set& set, First& some, u32* bins, u32* losers,
+// The number of columns, rounded up as the host does for what a block has for each id.
+INLINE u32 rounded_columns(const Params& p) { return (p.m + 7) / 8 * 8; }
+
+// Serves a row by an empty set. `previous` is the entry before the first one of the warp.
+template <typename Mask>
+INLINE void serve(const Params& p, const Row& row, const Set& set, const Columns<Mask>& columns,
+                  u32 previous, u32 (&resident)[SLOTS], u32 (&used)[SLOTS], const Room& room,
                   Shared& shared, i32* fetches, u32& bits) {
-    const Columns<Mask> columns = enter<Mask>(p, row, set, some.wanted, bits);
+#pragma unroll 1
+    for (u32 g = 0; g < columns.part.groups; g++) {
+        u32 pack[COLUMNS];
+        columns.load(g, pack);
+        const u32 before = __shfl_up_sync(ALL_LANES, pack[COLUMNS - 1], 1);
+        set.enter(pack, columns.part.at(g), lane_id() == 0 ? previous : before);
+        previous = __shfl_sync(ALL_LANES, pack[COLUMNS - 1], WARP - 1);
+    }
     __syncthreads();
-    set.number(shared);
-    Mine<Mask> mine = look_up<Mask>(p, row, set, losers, some.resident, bits);
-    u32 ids[AHEAD] = {NONE, NONE, NONE, NONE};
-    static_assert(AHEAD == 4);
-    if (p.m <= AHEAD * THREADS) find_columns(p, set, 0, columns.entered, some.wanted, ids);
-    __syncthreads();
-    set.note(shared);
-    settle_hits(p, row, losers, bins, mine, some.used);
+    set.number(columns, shared);
+    Mine<Mask> mine = look_up<Mask>(p, row, set, room.losers, room.bins, resident, used, bits);
+    if (rarely(__syncthreads_or(mine.is_double))) {
+        drop_losers(row, room.losers, room.bins, mine);
+        __syncthreads();
+    }
+    mark_hits(p, row, mine, used);
+    set.note(columns.part, shared);
+    sum_bins(room.bins, shared);
     __syncthreads();
     const u32 n = set.misses(shared);
     u32 count = 0;
     if (n > 0) {
-        list_misses(p, row, set, columns, bins, shared, some.wanted, ids);
-        __syncthreads();
-        const Taken<Mask> taken = choose(p, row, bins, shared, mine, some.used, n);
-        count = taken.count;
+        set.list_misses(columns.part, shared);
+        Cut cut = find_cut(room.bins, shared, n);
+        count = cut.count;
         if (n > count) bits |= BAD_LENGTHS;
-        if (count > 0) {
-            hand_out(p, row, set, shared, taken);
-            __syncthreads();
-        }
+        const Taken<Mask> taken = choose(p, row, mine, room.bins, shared, cut);
+        number_slots(row, taken, cut, room.taken, shared);
+        __syncthreads();
+        hand_out(p, row, set, room.taken, count);
     }
-    answer(p, row, set, columns.entered, count, ids);
+    answer(p, row, set, columns, room.taken, count);
     if (threadIdx.x == 0) *fetches = static_cast<i32>(count);
 }
 
 // A row that is left out: padding, or a request that is no row of the state or that a lower row
 // has.
-INLINE void leave_out(const Params& p, u64 r) {
+INLINE void leave_out(const Params& p, u32 r) {
 #pragma unroll 1
-    for (u32 column = threadIdx.x; column < p.m; column += THREADS) {
+    for (u32 column = threadIdx.x; column < p.m; column += blockDim.x) {
         p.slots[r][column] = -1;
         p.fetch_positions[r][column] = -1;
         p.fetch_slots[r][column] = -1;
@@ -538,27 +666,18 @@ INLINE void leave_out(const Params& p, u64 r) {
     if (threadIdx.x == 0) p.fetches[r] = 0;
 }
 
-// The memory of a block: parts of the dynamic shared memory, and of the workspace.
-struct Room {
-    u32* bins;
-    u32* losers;
-    // What a set has in shared memory.
-    u32* own;
-    // The places of a hashed set.
-    u32* places;
-};
-
 // The parts of a narrow set, without its range.
 INLINE Narrow narrow_in(const Params& p, const Room& room) {
-    const u32 ids = (p.m + 3) / 4 * 4;
-    const u32 groups = (ids + 4 * WARP - 1) / (4 * WARP) * 4;
+    const u32 ids = rounded_columns(p);
     Narrow set;
     set.owners = room.own;
-    set.list = set.owners + ids;
-    set.missing = set.list + ids;
-    set.missing_before = set.missing + groups;
-    set.bits = set.missing_before + groups;
-    set.before = reinterpret_cast<u16*>(set.bits + p.bits_words);
+    set.entries = set.owners + ids;
+    set.bits = set.entries + ids;
+    // With a word behind the last one that may have entries.
+    set.starts = reinterpret_cast<u16*>(set.bits + p.bits_words + 4);
+    set.list = set.starts + p.bits_words + 8;
+    set.spare = room.spare;
+    set.columns = p.m;
     return set;
 }
 
@@ -572,7 +691,7 @@ INLINE Hashed hashed_in(const Params& p, const Room& room) {
 // Fills words `first` to `end`, both multiples of 4.
 INLINE void fill(u32* words, u32 first, u32 end, u32 value) {
 #pragma unroll 1
-    for (u32 i = first + 4 * threadIdx.x; i < end; i += 4 * THREADS) {
+    for (u32 i = first + 4 * threadIdx.x; i < end; i += 4 * blockDim.x) {
         *reinterpret_cast<uint4*>(words + i) = make_uint4(value, value, value, value);
     }
 }
@@ -581,124 +700,94 @@ INLINE void fill(u32* words, u32 first, u32 end, u32 value) {
 INLINE void ask_for(const i32* from, u32 count) {
     constexpr u32 LINE = 128 / sizeof(i32);
 #pragma unroll 1
-    for (u32 at = threadIdx.x * LINE; at < count; at += THREADS * LINE) {
+    for (u32 at = threadIdx.x * LINE; at < count; at += blockDim.x * LINE) {
         asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
     }
 }
 
-// Notes the least and the greatest wanted entry of each warp. `some` has the first values.
-INLINE void note_range(const Params& p, const Row& row, Shared& shared,
-                       const i32 (&some)[AHEAD]) {
-    u32 low = NONE;
-    u32 high = 0;
-    const auto note = [&](const i32 (&values)[AHEAD]) {
-#pragma unroll
-        for (u32 j = 0; j < AHEAD; j++) {
-            if (values[j] < 0) continue;
-            low = min(low, static_cast<u32>(values[j]));
-            high = max(high, static_cast<u32>(values[j]));
-        }
-    };
-    note(some);
-#pragma unroll 1
-    for (u32 first = AHEAD * THREADS; first < p.m; first += AHEAD * THREADS) {
-        i32 more[AHEAD];
-        load_columns(more, row.wanted, first, p.m);
-        note(more);
-    }
-    low = __reduce_min_sync(ALL_LANES, low);
-    high = __reduce_max_sync(ALL_LANES, high);
-    if (lane_id() == 0) {
-        shared.lows[threadIdx.x / WARP] = low;
-        shared.highs[threadIdx.x / WARP] = high;
-    }
-}
-
 template <typename Mask>
-INLINE void one_row(const Params& p, u64 r, const Room& room, Shared& shared) {
+INLINE void one_row(const Params& p, u32 r, const Room& room, Shared& shared) {
     // Loads first, so that their latencies overlap with each other and with clearing.
-    First some;
-    load_columns(some.wanted, p.wanted[r], 0, p.m);
+    Columns<Mask> columns(p.wanted[r], p.m, p.column_groups);
     const i64 request = p.requests == nullptr ? static_cast<i64>(r) : p.requests[r];
     const bool is_request = request >= 0 && request < p.tables;
     const u64 at = is_request ? static_cast<u64>(request) : 0;
-    Row row = {p.wanted[r],  p.resident[at],       p.used[at],       p.block_table[at], p.pages[at],
-               p.slots[r],   p.fetch_positions[r], p.fetch_slots[r], 1ll << 32,         0,
-               false,        0,                    0,                   0};
-    row.rounds = (p.h + THREADS - 1) / THREADS;
-    row.first_slot = threadIdx.x / WARP * row.rounds * WARP;
-    row.end_slot = is_request ? min(row.first_slot + row.rounds * WARP, p.h) : 0;
-    row.first_slot += lane_id();
-    keep(row.first_slot);
-    keep(row.end_slot);
+    Row row = {p.resident[at], p.used[at],           p.block_table[at], p.pages[at],
+               p.slots[r],     p.fetch_positions[r], p.fetch_slots[r],  1ll << 32,
+               0,              false,                false,            Part<SLOTS>(p.slot_groups)};
     keep(row.resident);
     keep(row.used);
     keep(row.slots);
     keep(row.fetch_positions);
     keep(row.fetch_slots);
-    load_slots(some.resident, row, row.resident, 0);
-    load_slots(some.used, row, row.used, 0);
-    if (is_request && row.rounds > AHEAD) {
-        ask_for(row.resident, p.h);
-        ask_for(row.used, p.h);
+    const u32 h = is_request ? p.h : 0;
+    row.by_vectors = are_aligned(row.resident, row.used, row.slots, row.fetch_positions,
+                                 row.fetch_slots);
+    u32 resident[SLOTS];
+    u32 used[SLOTS];
+    load_neighbours(resident, row.resident, row.part.first, h, row.by_vectors);
+    load_neighbours(used, row.used, row.part.first, h, row.by_vectors);
+    if (rarely(row.part.groups > 1)) {
+        ask_for(row.resident, h);
+        ask_for(row.used, h);
     }
     row.step = static_cast<u32>(p.steps[p.step_by_row ? r : 0]);
     row.reset = p.resets != nullptr && p.resets[r] != 0;
     if (p.tail_starts.data != nullptr) row.tail_start = p.tail_starts[r];
-    bool is_lost = false;
-    if (p.requests != nullptr) {
-#pragma unroll 1
-        for (u64 lower = threadIdx.x; lower < r; lower += THREADS) {
-            is_lost |= p.requests[lower] == request;
-        }
-    }
-    Narrow narrow = narrow_in(p, room);
-    if (p.bits_words > 0) {
-        fill(narrow.owners, 0, static_cast<u32>(narrow.list - narrow.owners), NONE);
-        fill(narrow.bits, 0, min(p.bits_words, CLEARED), 0);
-    }
-    fill(room.losers, 0, p.loser_words, 0);
-    fill(room.bins, 0, BINS, 0);
-    note_range(p, row, shared, some.wanted);
-    if (__syncthreads_or(is_lost) || !is_request) {
-        if (threadIdx.x == 0 && request != -1) raise(p.flags, BAD_LENGTHS);
-        leave_out(p, r);
-        return;
-    }
     u32 bits = 0;
     if (row.tail_start < 0) {
         row.tail_start = 0;
         bits |= BAD_LENGTHS;
     }
-    const u32 low = __reduce_min_sync(ALL_LANES, shared.lows[lane_id()]);
-    const u32 high = __reduce_max_sync(ALL_LANES, shared.highs[lane_id()]);
-    // Without entries, a range of one word.
-    narrow.base = (low == NONE ? high : low) / WARP * WARP;
-    narrow.words = (high - narrow.base) / WARP + 1;
-    if (narrow.words <= p.bits_words) {
-        if (narrow.words > CLEARED) {
-            const u32 end = (narrow.words + Narrow::STEP - 1) / Narrow::STEP * Narrow::STEP;
-            fill(narrow.bits, CLEARED, end, 0);
-            __syncthreads();
+    bool is_lost = false;
+    if (rarely(p.requests != nullptr)) {
+#pragma unroll 1
+        for (u32 lower = threadIdx.x; lower < r; lower += blockDim.x) {
+            is_lost |= p.requests[lower] == request;
         }
-        serve<Mask>(p, row, narrow, some, room.bins, room.losers, shared, p.fetches + r, bits);
-    } else {
-        Hashed hashed = hashed_in(p, room);
+    }
+    Set set = {false, narrow_in(p, room), hashed_in(p, room)};
+    if (p.bits_words > 0) fill(set.narrow.bits, 0, min(p.bits_words, CLEARED) + 4, 0);
+    fill(room.losers, 0, p.loser_words, 0);
+    fill(room.bins, 0, ALL_BINS, 0);
+    note_columns(p, row, columns, is_request, shared, bits);
+    if (rarely(__syncthreads_or(is_lost) || !is_request)) {
+        if (threadIdx.x == 0 && request != -1) raise(p.flags, BAD_LENGTHS);
+        leave_out(p, r);
+        return;
+    }
+    const u32 of_low = of_lane(shared.lows, NONE);
+    const u32 last = of_lane(shared.lasts, NONE);
+    const u32 previous = __shfl_up_sync(ALL_LANES, last, 1);
+    const u32 low = __reduce_min_sync(ALL_LANES, of_low);
+    const u32 high = __reduce_max_sync(ALL_LANES, of_lane(shared.highs, 0));
+    set.narrow.by_column = __all_sync(
+        ALL_LANES, last != UNSORTED && (lane_id() == 0 || of_low == NONE || previous < of_low));
+    const u32 before = __shfl_sync(ALL_LANES, lane_id() == 0 ? NONE : previous, threadIdx.x / WARP);
+    // Without entries, a range of one word.
+    set.narrow.base = (low == NONE ? high : low) / WARP * WARP;
+    set.narrow.words = (high - set.narrow.base) / WARP + 1;
+    set.is_hashed = set.narrow.words > p.bits_words;
+    if (rarely(set.is_hashed)) {
         // The places and their owners lie one behind the other.
-        fill(hashed.keys, 0, 2 << p.log_places, NONE);
+        fill(set.hashed.keys, 0, 2 << p.log_places, NONE);
         if (threadIdx.x == 0) {
             shared.misses = 0;
             shared.lowest = NONE;
             shared.highest = 0;
         }
         __syncthreads();
-        serve<Mask>(p, row, hashed, some, room.bins, room.losers, shared, p.fetches + r, bits);
+    } else if (rarely(set.narrow.words > CLEARED)) {
+        fill(set.narrow.bits, CLEARED, set.narrow.words / 4 * 4 + 4, 0);
+        __syncthreads();
     }
+    serve(p, row, set, columns, before, resident, used, room, shared, p.fetches + r, bits);
     bits = __reduce_or_sync(ALL_LANES, bits);
     if (lane_id() == 0) raise(p.flags, bits);
 }
 
-// IN_SHARED: the places of a hashed set lie in shared memory. Mask: a bit for each column or slot
+// IN_SHARED: the slots that are taken, and the places of a hashed set, lie in shared memory, else in
+// the workspace. Mask: a bit for each column or slot
 // of a thread.
 template <bool IN_SHARED, typename Mask>
 INLINE void hot_slots(const Params& p) {
@@ -706,13 +795,23 @@ INLINE void hot_slots(const Params& p) {
     __shared__ Shared shared;
     Room room;
     room.bins = reinterpret_cast<u32*>(dynamic);
-    room.losers = room.bins + BINS;
-    room.own = room.losers + p.loser_words;
-    const u64 words = (2ull << p.log_places) + p.list_words;
-    room.places = IN_SHARED ? room.own + p.bitmap_words : p.workspace + blockIdx.x * words;
-    for (u64 r = blockIdx.x; r < p.batch; r += gridDim.x) {
+    room.losers = room.bins + ALL_BINS;
+    room.spare = room.losers + p.loser_words;
+    room.own = room.spare + WARP;
+    const u32 taken_words = rounded_columns(p) / 2;
+    if (IN_SHARED) {
+        room.taken = reinterpret_cast<u16*>(room.own);
+        room.own += taken_words;
+        room.places = room.own + p.bitmap_words;
+    } else {
+        const u32 words = (2u << p.log_places) + p.list_words;
+        room.places = p.workspace + static_cast<u64>(blockIdx.x) * (words + taken_words);
+        room.taken = reinterpret_cast<u16*>(room.places + words);
+    }
+    for (u32 r = blockIdx.x; r < p.batch; r += gridDim.x) {
+        // The shared memory of the row before is no longer read.
+        if (rarely(r != blockIdx.x)) __syncthreads();
         one_row<Mask>(p, r, room, shared);
-        __syncthreads();
     }
 }
 
@@ -720,4 +819,4 @@ INLINE void in_shared(const Params& p) { hot_slots<true, u32>(p); }
 INLINE void in_workspace(const Params& p) { hot_slots<false, u64>(p); }
 
 SPEC_KERNEL(hot_slots, in_shared, Params, THREADS)
-SPEC_KERNEL(hot_slots_workspace, in_workspace, Params, THREADS)
+SPEC_KERNEL(hot_slots_workspace, in_workspace, Params, WORKSPACE_THREADS)

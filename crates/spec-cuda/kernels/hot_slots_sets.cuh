@@ -1,9 +1,10 @@
 // The wanted entries of a row of hot_slots as a set, held by a block. Each entry has an id, by
 // which `owners` has the lowest slot that holds it. There are two kinds of set:
 //
-// * Narrow: the entries lie in a range for which shared memory has a bitmap. An id is the number of
-//           smaller entries in the set, so ids ascend with entries, and the misses are listed in
-//           ascending order without a sort.
+// * Narrow: the entries lie in a range for which shared memory has a bitmap. Ids ascend with
+//           entries, so the misses are listed in ascending order without a sort. Where the columns
+//           of the row ascend, an id is the column of its entry. Elsewhere it is the number of
+//           smaller entries in the set.
 // * Hashed: any entries, in a hash table of at least 2 m places. An id is a place. The order of the
 //           insertions decides the places, but no result depends on them: entries are looked up by
 //           comparing them. The misses are listed in any order, then sorted: a few by counting
@@ -12,14 +13,15 @@
 //
 // Both have these functions, in the order of their calls, between barriers of the block:
 //
-//   insert    enters an entry. Exactly one of the columns with an entry gets true.
-//   number    follows the insertions, after a barrier.
-//   find      the id of an entry, NONE if the set lacks it. All lanes of a warp call it together.
-//   note      notes which entries have no owner.
-//   misses    how many these are, after a barrier.
-//   list_one  (Narrow) lists the entry of a column for which `insert` returned true, if it is a
-//             miss; or
-//   sort      (Hashed) sorts the list. Another barrier must follow.
+//   enter        enters the entries of neighbouring columns.
+//   number       (Narrow, where columns do not ascend) follows the insertions, after a barrier.
+//   look_up      looks up the entries of neighbouring slots, and leaves the lowest slot of each.
+//   note         notes which entries have no owner.
+//   misses       how many these are, after a barrier.
+//   list_misses  numbers the misses from 0 on in ascending order: the owner of miss r is MISS + r.
+//                A hashed set has barriers in it. Another barrier must follow.
+//   miss         the entry of a miss.
+//   owners_of    the owners of entries.
 #pragma once
 
 #include "hot_slots_sort.cuh"
@@ -27,15 +29,132 @@
 // Fibonacci hashing: 2^32 divided by the golden ratio. Neighbouring entries get distant places.
 constexpr u32 GOLDEN = 0x9E3779B9u;
 
+
+
+// The owner of an entry that no slot holds: this number and the number of the miss.
+constexpr u32 MISS = 1u << 31;
+// Stands for the last entry of a warp whose columns do not ascend.
+constexpr u32 UNSORTED = 1u << 31;
+
+// A thread's part of a row. A warp has neighbouring elements, in groups of 32 PACK: lane l has the
+// elements PACK l to PACK (l + 1) - 1 of each group.
+template <u32 PACK>
+struct Part {
+    // The lane's first element, and the number of groups of each warp.
+    u32 first;
+    u32 groups;
+
+    INLINE explicit Part(u32 groups)
+        : first((threadIdx.x / WARP * groups * WARP + lane_id()) * PACK), groups(groups) {}
+
+    INLINE u32 at(u32 group) const { return first + group * (PACK * WARP); }
+};
+
+// A condition that few rows meet. What stands behind it goes out of the way of the others.
+INLINE bool rarely(bool condition) { return __builtin_expect(condition, false); }
+
+// Whether all pointers are multiples of 16.
+template <typename... Pointers>
+INLINE bool are_aligned(Pointers... pointers) {
+    return ((static_cast<u32>(reinterpret_cast<u64>(pointers)) | ...) & 15) == 0;
+}
+
+// Neighbouring values of a row of `count` from `first` on, a multiple of PACK; NONE from `count` on.
+// `by_vectors`: whether the row begins at an aligned address.
+template <u32 PACK>
+INLINE void load_neighbours(u32 (&pack)[PACK], const i32* from, u32 first, u32 count, bool by_vectors) {
+#pragma unroll
+    for (u32 j = 0; j < PACK; j++) pack[j] = NONE;
+    if (!rarely(!by_vectors || first + PACK > count)) {
+#pragma unroll
+        for (u32 j = 0; j < PACK; j += 4) {
+            const uint4 four = *reinterpret_cast<const uint4*>(from + first + j);
+            pack[j] = four.x;
+            pack[j + 1] = four.y;
+            pack[j + 2] = four.z;
+            pack[j + 3] = four.w;
+        }
+    } else if (first < count) {
+#pragma unroll
+        for (u32 j = 0; j < PACK; j++) {
+            if (first + j < count) pack[j] = static_cast<u32>(from[first + j]);
+        }
+    }
+}
+
+// Stores the neighbouring values that have a bit in `which`. `by_vectors`: whether all of them may be
+// written, at an aligned address.
+template <u32 PACK>
+INLINE void store_neighbours(i32* to, const u32 (&pack)[PACK], u32 first, u32 which,
+                             bool by_vectors) {
+    if (which == 0) return;
+    if (by_vectors) {
+#pragma unroll
+        for (u32 j = 0; j < PACK; j += 4) {
+            *reinterpret_cast<uint4*>(to + first + j) =
+                make_uint4(pack[j], pack[j + 1], pack[j + 2], pack[j + 3]);
+        }
+        return;
+    }
+#pragma unroll
+    for (u32 j = 0; j < PACK; j++) {
+        if (which >> j & 1) to[first + j] = static_cast<i32>(pack[j]);
+    }
+}
+
+// Moves each value one place down, and the first one to the end. So a loop meets all values although
+// registers have no numbers, and after PACK turns they are back in their places.
+template <u32 PACK>
+INLINE void rotate(u32 (&pack)[PACK]) {
+    const u32 first = pack[0];
+#pragma unroll
+    for (u32 j = 1; j < PACK; j++) pack[j - 1] = pack[j];
+    pack[PACK - 1] = first;
+}
+
+// The columns of a thread.
+template <typename Mask>
+struct Columns {
+    const i32* wanted;
+    u32 m;
+    bool by_vectors;
+    Part<COLUMNS> part;
+    // A bit for each column, COLUMNS for each group, whose entry is in the set.
+    Mask entered;
+    // A bit for each column whose entry lies outside of the slots, and has its answer.
+    Mask outside;
+    // The entries of the first group; NONE in a column whose entry is not in the set.
+    u32 entries[COLUMNS];
+
+    INLINE Columns(const i32* wanted, u32 m, u32 groups)
+        : wanted(wanted), m(m), by_vectors(are_aligned(wanted)), part(groups), entered(0), outside(0) {
+        load_neighbours(entries, wanted, part.first, m, by_vectors);
+    }
+
+    // Loads the entries of a group, once `entered` is known.
+    INLINE void load(u32 group, u32 (&of_group)[COLUMNS]) const {
+        if (part.groups > 1) load_neighbours(of_group, wanted, part.at(group), m, by_vectors);
+#pragma unroll
+        for (u32 j = 0; j < COLUMNS; j++) {
+            if (part.groups == 1) {
+                of_group[j] = entries[j];
+            } else if ((entered >> (COLUMNS * group + j) & 1) == 0) {
+                of_group[j] = NONE;
+            }
+        }
+    }
+};
+
 // What the threads of a block share, in addition to the dynamic shared memory.
 struct Shared {
-    // Of each warp: its least and its greatest wanted entry, its entries or its slots that are
-    // taken, its misses, and its slots that may be taken.
-    u32 lows[WARPS];
-    u32 highs[WARPS];
-    u32 totals[WARPS];
-    u32 missing[WARPS];
-    u32 free[WARPS];
+    // Of each warp: its least and its greatest wanted entry, and that of its last column.
+    u32 lows[MAX_WARPS];
+    u32 highs[MAX_WARPS];
+    u32 lasts[MAX_WARPS];
+    // Of each warp: its entries, or its slots that are taken; its misses; its free slots.
+    u32 totals[MAX_WARPS];
+    u32 missing[MAX_WARPS];
+    u32 free[MAX_WARPS];
     // The misses of a hashed set, and their range.
     u32 misses;
     u32 lowest;
@@ -45,120 +164,203 @@ struct Shared {
     u32 left;
 };
 
+// Of two slots with one entry, the one that arrives later, or finds a lower one there, marks the
+// higher. So every slot but the lowest is marked, in whatever order they come. `other` is NONE if
+// the slot is the first to arrive.
+INLINE void mark_loser(u32* losers, u32 other, u32 slot) {
+    if (other == NONE) return;
+    const u32 higher = max(other, slot);
+    atomicOr(&losers[higher / WARP], 1u << (higher % WARP));
+}
+
 struct Narrow {
     // The entry of the first bit, a multiple of 32, and the number of words that have entries.
     u32 base;
     u32 words;
-    // A bit for each number of the range; the entries in the words of a warp before each word.
+    // A bit for each number of the range, and a word of 0; the id of the first entry of each word.
     u32* bits;
-    u16* before;
+    u16* starts;
+    // Of each id: its lowest slot, and its entry.
     u32* owners;
-    u32* list;
-    // A bit for each id without an owner, and the misses among the ids of a warp before each word.
-    u32* missing;
-    u32* missing_before;
-    // A warp counts in 2^log_words neighbouring words of the bitmap, and looks for misses among
-    // 2^log_ids neighbouring ids.
-    u32 log_words;
-    u32 log_ids;
-    // Lane w has the number of entries, and later of misses, before those of warp w.
-    u32 entries_before;
-    u32 misses_before;
-    // The number of entries.
-    u32 count;
+    u32* entries;
+    // The ids of the misses, ascending.
+    u16* list;
+    // A word for each lane, which stands for the owner of an entry that is not in the set.
+    u32* spare;
+    // The number of columns, which ids are below.
+    u32 columns;
+    // Whether ids are columns.
+    bool by_column;
 
-    // Whether `list_one` lists the misses, and not `sort`.
-    static constexpr bool BY_COLUMN = true;
-    // Words that a warp reads at once.
-    static constexpr u32 STEP = 4 * WARP;
-
-    INLINE bool insert(u32 entry) const {
-        const u32 at = entry - base;
-        const u32 bit = 1u << (at % WARP);
-        return (atomicOr(&bits[at / WARP], bit) & bit) == 0;
+    // Enters neighbouring entries, of the columns from `first` on; NONE in a column without one.
+    // `previous` is the entry of the column before, NONE if there is none.
+    INLINE void enter(const u32 (&pack)[COLUMNS], u32 first, u32 previous) const {
+        u32 word_before = previous == NONE ? NONE : (previous - base) / WARP;
+        u32 owner[COLUMNS];
+#pragma unroll
+        for (u32 j = 0; j < COLUMNS; j++) {
+            const u32 at = pack[j] - base;
+            const u32 word = at / WARP;
+            // The columns may change while the kernel runs, so a word may lie outside. NONE lies
+            // outside too.
+            const bool is_entry = word < words;
+            if (is_entry) {
+                atomicOr(&bits[word], 1u << (at % WARP));
+                if (by_column && word != word_before) starts[word] = static_cast<u16>(first + j);
+            }
+            word_before = word;
+            owner[j] = is_entry ? NONE : 0;
+        }
+        if (by_column && first < columns) {
+            *reinterpret_cast<uint4*>(owners + first) =
+                make_uint4(owner[0], owner[1], owner[2], owner[3]);
+            *reinterpret_cast<uint4*>(entries + first) =
+                make_uint4(pack[0], pack[1], pack[2], pack[3]);
+        }
+        static_assert(COLUMNS == 4);
     }
 
-    // The base-2 logarithm of how many items each warp must have for all warps together to have
-    // `items`; at least `least`.
-    INLINE static u32 log_each(u32 items, u32 least) {
-        const u32 of_warp = (items + WARPS - 1) / WARPS;
-        return max(least, of_warp < 2 ? 0 : 32 - __clz(of_warp - 1));
-    }
-
-    // The words up to the next multiple of STEP are 0 or have entries.
-    INLINE void number(Shared& shared) {
-        log_words = log_each(words, 7);
-        static_assert(STEP == 1 << 7);
-        const u32 first = threadIdx.x / WARP << log_words;
-        const u32 end = min(first + (1u << log_words), words);
+    // Numbers the entries of columns that do not ascend: a warp counts in neighbouring words.
+    INLINE void number_words(Shared& shared) const {
+        const u32 warps = blockDim.x / WARP;
+        const u32 each = (words + warps - 1) / warps;
+        const u32 start = min(threadIdx.x / WARP * each, words);
+        const u32 end = min(start + each, words);
         u32 total = 0;
 #pragma unroll 1
-        for (u32 from = first; from < end; from += STEP) {
-            const u32 at = from + 4 * lane_id();
-            const uint4 four = *reinterpret_cast<const uint4*>(bits + at);
-            const u32 two = __popc(four.x) + __popc(four.y);
-            const u32 three = two + __popc(four.z);
-            const u32 own = three + __popc(four.w);
-            const u32 through = warp_inclusive_sum(own);
-            const u32 to = total + through - own;
-            *reinterpret_cast<uint2*>(before + at) =
-                make_uint2(to | (to + __popc(four.x)) << 16, (to + two) | (to + three) << 16);
-            total += __shfl_sync(ALL_LANES, through, WARP - 1);
-        }
+        for (u32 at = start + lane_id(); at < end; at += WARP) total += __popc(bits[at]);
+        total = sum_of(total);
         if (lane_id() == 0) shared.totals[threadIdx.x / WARP] = total;
         __syncthreads();
-        const SumsOfWarps<u32> sums(shared.totals, lane_id());
-        entries_before = sums.through - sums.own;
-        count = sums.all();
-        log_ids = log_each(count, 5);
-    }
-
-    INLINE u32 find(u32 entry, bool is_asked) const {
-        // A number below the base wraps around, to a place behind all words.
-        const u32 at = entry - base;
-        const u32 place = at / WARP;
-        const u32 word = is_asked && place < words ? bits[place] : 0;
-        const bool is_there = word >> (at % WARP) & 1;
-        const u32 start =
-            __shfl_sync(ALL_LANES, entries_before, is_there ? place >> log_words : 0);
-        if (!is_there) return NONE;
-        return start + before[place] + __popc(word & ((1u << (at % WARP)) - 1));
-    }
-
-    INLINE void note(Shared& shared) const {
-        const u32 warp = threadIdx.x / WARP;
-        const u32 first = warp << log_ids;
-        const u32 end = min(first + (1u << log_ids), count);
-        u32 total = 0;
+        const u32 of_warp = of_lane(shared.totals, 0);
+        u32 before = sum_before(of_warp);
+        const u32 count = sum_of(of_warp);
 #pragma unroll 1
-        for (u32 from = first; from < end; from += WARP) {
-            const u32 id = from + lane_id();
-            const u32 lanes = __ballot_sync(ALL_LANES, id < count && owners[id] == NONE);
-            if (lane_id() == 0) {
-                missing[from / WARP] = lanes;
-                missing_before[from / WARP] = total;
-            }
-            total += __popc(lanes);
+        for (u32 from = start; from < end; from += WARP) {
+            const u32 at = from + lane_id();
+            const u32 own = at < end ? __popc(bits[at]) : 0;
+            const u32 through = warp_inclusive_sum(own);
+            if (at < end) starts[at] = static_cast<u16>(before + through - own);
+            before += __shfl_sync(ALL_LANES, through, WARP - 1);
         }
-        if (lane_id() == 0) shared.missing[warp] = total;
+#pragma unroll 1
+        for (u32 id = threadIdx.x; id < (columns + COLUMNS - 1) / COLUMNS * COLUMNS;
+             id += blockDim.x) {
+            owners[id] = id < count ? NONE : 0;
+        }
+        __syncthreads();
     }
 
-    INLINE u32 misses(const Shared& shared) {
-        const SumsOfWarps<u32> sums(shared.missing, lane_id());
-        misses_before = sums.through - sums.own;
-        return sums.all();
+    template <typename Mask>
+    INLINE void number(const Columns<Mask>& row, Shared& shared) const {
+        number_words(shared);
+#pragma unroll 1
+        for (u32 g = 0; g < row.part.groups; g++) {
+            u32 pack[COLUMNS];
+            row.load(g, pack);
+            u32* owner[COLUMNS];
+            const u32 found = find(pack, spare, owner);
+#pragma unroll
+            for (u32 j = 0; j < COLUMNS; j++) {
+                if (found >> j & 1) entries[owner[j] - owners] = pack[j];
+            }
+        }
     }
 
-    // Lists an entry with its id, for the column for which `insert` returned true, if the entry is
-    // a miss. All lanes of a warp must call this function.
-    INLINE void list_one(u32 entry, u32 id, bool is_asked) const {
-        const bool is_id = is_asked && id != NONE;
-        const u32 word = is_id ? missing[id / WARP] : 0;
-        const u32 start = __shfl_sync(ALL_LANES, misses_before, is_id ? id >> log_ids : 0);
-        if ((word >> (id % WARP) & 1) == 0) return;
-        const u32 to = start + missing_before[id / WARP];
-        list[to + __popc(word & ((1u << (id % WARP)) - 1))] = entry;
+    // Where each entry's owner lies; `otherwise` for an entry that is not in the set. Without
+    // branches, so that the accesses of all entries are under way at once.
+    template <u32 PACK>
+    INLINE u32 find(const u32 (&pack)[PACK], u32* otherwise, u32* (&to)[PACK]) const {
+        u32 found = 0;
+#pragma unroll
+        for (u32 j = 0; j < PACK; j++) {
+            // A number that is not in the range, also one below the base, which wraps around, goes
+            // to the word behind it, which is 0, or to a bit behind that of the largest entry.
+            const u32 at = min(pack[j] - base, words * WARP);
+            // The entry's bit comes first, those of smaller entries of the word follow.
+            const u32 through = __funnelshift_l(0, bits[at / WARP], ~at);
+            const u32 next = min(starts[at / WARP] + __popc(through), columns);
+            const bool is_there = static_cast<i32>(through) < 0;
+            to[j] = is_there ? owners + next - 1 : otherwise;
+            if (is_there) found |= 1u << j;
+        }
+        return found;
     }
+
+    // Looks up the entries of the slots from `first` on, and answers those that are hits, a bit for
+    // each.
+    template <u32 PACK>
+    INLINE u32 look_up(const u32 (&pack)[PACK], u32 first, u32* losers, bool& is_double) const {
+        u32* to[PACK];
+        const u32 hits = find(pack, spare + lane_id(), to);
+        u32 others[PACK];
+        u32 all = NONE;
+#pragma unroll
+        for (u32 j = 0; j < PACK; j++) others[j] = atomicMin(to[j], first + j);
+#pragma unroll
+        for (u32 j = 0; j < PACK; j++) {
+            if ((hits >> j & 1) == 0) others[j] = NONE;
+            all &= others[j];
+        }
+        if (rarely(all != NONE)) {
+            is_double = true;
+#pragma unroll 1
+            for (u32 j = 0; j < PACK; j++) {
+                mark_loser(losers, others[0], first + j);
+                rotate(others);
+            }
+        }
+        return hits;
+    }
+
+    // The owners of entries; NONE for one that is not in the set.
+    INLINE void owners_of(const u32 (&pack)[COLUMNS], u32 (&of_pack)[COLUMNS]) const {
+        u32* from[COLUMNS];
+        const u32 found = find(pack, spare, from);
+#pragma unroll
+        for (u32 j = 0; j < COLUMNS; j++) of_pack[j] = found >> j & 1 ? *from[j] : NONE;
+    }
+
+    // Whether neighbouring ids are misses, a bit for each.
+    INLINE u32 missing(u32 first) const {
+        if (first >= columns) return 0;
+        const uint4 four = *reinterpret_cast<const uint4*>(owners + first);
+        return (four.x == NONE ? 1u : 0) | (four.y == NONE ? 2u : 0) | (four.z == NONE ? 4u : 0) |
+               (four.w == NONE ? 8u : 0);
+    }
+
+    INLINE void note(const Part<COLUMNS>& part, Shared& shared) const {
+        u32 own = 0;
+#pragma unroll 1
+        for (u32 g = 0; g < part.groups; g++) own += __popc(missing(part.at(g)));
+        own = sum_of(own);
+        if (lane_id() == 0) shared.missing[threadIdx.x / WARP] = own;
+    }
+
+    INLINE u32 misses(const Shared& shared) const { return sum_of(of_lane(shared.missing, 0)); }
+
+    INLINE void list_misses(const Part<COLUMNS>& part, Shared& shared) const {
+        u32 before = sum_before(of_lane(shared.missing, 0));
+#pragma unroll 1
+        for (u32 g = 0; g < part.groups; g++) {
+            const u32 first = part.at(g);
+            const u32 which = missing(first);
+            if (__all_sync(ALL_LANES, which == 0)) continue;
+            const u32 own = __popc(which);
+            const u32 through = warp_inclusive_sum(own);
+            u32 to = before + through - own;
+#pragma unroll
+            for (u32 j = 0; j < COLUMNS; j++) {
+                if ((which >> j & 1) == 0) continue;
+                list[to] = static_cast<u16>(first + j);
+                owners[first + j] = MISS + to;
+                to++;
+            }
+            before += __shfl_sync(ALL_LANES, through, WARP - 1);
+        }
+    }
+
+    INLINE u32 miss(u32 r) const { return entries[list[r]]; }
 };
 
 struct Hashed {
@@ -171,26 +373,28 @@ struct Hashed {
     u32 mask;
     u32 shift;
 
-    static constexpr bool BY_COLUMN = false;
-
     INLINE u32 hash(u32 entry) const { return entry * GOLDEN >> shift; }
 
-    // Before the barrier that ends the insertions, only `insert` may be called. At most half of the
-    // places are filled, so both loops end.
-    INLINE bool insert(u32 entry) const {
-        u32 place = hash(entry);
-        while (true) {
-            const u32 there = atomicCAS(&keys[place], NONE, entry);
-            if (there == NONE || there == entry) return there == NONE;
-            place = (place + 1) & mask;
+    // Before the barrier that ends the insertions, only `enter` may be called. At most half of the
+    // places are filled, so the loops end.
+    INLINE void enter(u32 (&pack)[COLUMNS]) const {
+#pragma unroll 1
+        for (u32 j = 0; j < COLUMNS; j++) {
+            const u32 entry = pack[0];
+            u32 place = hash(entry);
+            while (entry != NONE) {
+                const u32 there = atomicCAS(&keys[place], NONE, entry);
+                if (there == NONE || there == entry) break;
+                place = (place + 1) & mask;
+            }
+            rotate(pack);
         }
     }
 
-    INLINE void number(Shared&) const {}
-
-    INLINE u32 find(u32 entry, bool is_asked) const {
+    // The id of an entry; NONE for one that is not in the set, and for a negative number.
+    INLINE u32 find(u32 entry) const {
         u32 place = hash(entry);
-        while (is_asked) {
+        while (static_cast<i32>(entry) >= 0) {
             const u32 there = keys[place];
             if (there == entry) return place;
             if (there == NONE) return NONE;
@@ -199,13 +403,40 @@ struct Hashed {
         return NONE;
     }
 
+    template <u32 PACK>
+    INLINE u32 look_up(u32 (&pack)[PACK], u32 first, u32* losers, bool& is_double) const {
+        u32 hits = 0;
+#pragma unroll 1
+        for (u32 j = 0; j < PACK; j++) {
+            const u32 id = find(pack[0]);
+            if (id != NONE) {
+                hits |= 1u << j;
+                const u32 other = atomicMin(&owners[id], first + j);
+                is_double |= other != NONE;
+                mark_loser(losers, other, first + j);
+            }
+            rotate(pack);
+        }
+        return hits;
+    }
+
+    INLINE void owners_of(u32 (&pack)[COLUMNS], u32 (&of_pack)[COLUMNS]) const {
+#pragma unroll 1
+        for (u32 j = 0; j < COLUMNS; j++) {
+            const u32 id = find(pack[0]);
+            of_pack[0] = id == NONE ? NONE : owners[id];
+            rotate(pack);
+            rotate(of_pack);
+        }
+    }
+
     // Lists the entries without an owner, in any order, and notes their number and range.
     INLINE void note(Shared& shared) const {
         u32 lowest = NONE;
         u32 highest = 0;
-        // The number of places is a multiple of THREADS, so all lanes of a warp take part.
+        // The number of places is a multiple of that of threads, so all lanes of a warp take part.
 #pragma unroll 1
-        for (u32 at = threadIdx.x; at <= mask; at += THREADS) {
+        for (u32 at = threadIdx.x; at <= mask; at += blockDim.x) {
             const u32 entry = keys[at];
             const bool is_miss = entry != NONE && owners[at] == NONE;
             const u32 lanes = __ballot_sync(ALL_LANES, is_miss);
@@ -229,16 +460,88 @@ struct Hashed {
 
     INLINE u32 misses(const Shared& shared) const { return shared.misses; }
 
-    INLINE void sort(Shared& shared) const {
+    INLINE void list_misses(Shared& shared) const {
         const u32 n = shared.misses;
         const u32 words = (shared.highest - shared.lowest) / 32 + 1;
-        if (n <= FEW) {
+        if (n <= blockDim.x / LANES) {
             sort_few(list, n);
         } else if (words <= bitmap_words) {
-            const u32 rounded = (words + THREADS - 1) / THREADS * THREADS;
+            const u32 rounded = (words + blockDim.x - 1) / blockDim.x * blockDim.x;
             sort_by_bitmap(shared.totals, bitmap, rounded, shared.lowest, list, n);
         } else {
             sort_by_exchange(list, n);
+        }
+#pragma unroll 1
+        for (u32 r = threadIdx.x; r < n; r += blockDim.x) owners[find(list[r])] = MISS + r;
+    }
+
+    INLINE u32 miss(u32 r) const { return list[r]; }
+};
+
+// The set of a row, of the kind that suits its entries.
+struct Set {
+    bool is_hashed;
+    Narrow narrow;
+    Hashed hashed;
+
+    INLINE void enter(u32 (&pack)[COLUMNS], u32 first, u32 previous) const {
+        if (rarely(is_hashed)) {
+            hashed.enter(pack);
+        } else {
+            narrow.enter(pack, first, previous);
+        }
+    }
+
+    template <typename Mask>
+    INLINE void number(const Columns<Mask>& columns, Shared& shared) const {
+        if (rarely(!is_hashed && !narrow.by_column)) narrow.number(columns, shared);
+    }
+
+    INLINE u32 look_up(u32 (&pack)[SLOTS], u32 first, u32* losers, bool& is_double) const {
+        if (rarely(is_hashed)) return hashed.look_up(pack, first, losers, is_double);
+        return narrow.look_up(pack, first, losers, is_double);
+    }
+
+    INLINE void note(const Part<COLUMNS>& part, Shared& shared) const {
+        if (rarely(is_hashed)) {
+            hashed.note(shared);
+        } else {
+            narrow.note(part, shared);
+        }
+    }
+
+    INLINE u32 misses(const Shared& shared) const {
+        return rarely(is_hashed) ? hashed.misses(shared) : narrow.misses(shared);
+    }
+
+    INLINE void list_misses(const Part<COLUMNS>& part, Shared& shared) const {
+        if (rarely(is_hashed)) {
+            hashed.list_misses(shared);
+        } else {
+            narrow.list_misses(part, shared);
+        }
+    }
+
+    INLINE u32 miss(u32 r) const { return rarely(is_hashed) ? hashed.miss(r) : narrow.miss(r); }
+
+    // The owners of the entries of a group of columns; NONE for those that are not in the set.
+    template <typename Mask>
+    INLINE void owners_of(const Columns<Mask>& columns, u32 group, u32 (&owners)[COLUMNS]) const {
+        if (!is_hashed && narrow.by_column) {
+            const uint4 four =
+                *reinterpret_cast<const uint4*>(narrow.owners + columns.part.at(group));
+            owners[0] = four.x;
+            owners[1] = four.y;
+            owners[2] = four.z;
+            owners[3] = four.w;
+            return;
+        }
+        u32 pack[COLUMNS];
+        columns.load(group, pack);
+        if (is_hashed) {
+            hashed.owners_of(pack, owners);
+        } else {
+            narrow.owners_of(pack, owners);
         }
     }
 };

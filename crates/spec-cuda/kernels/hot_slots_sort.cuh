@@ -5,12 +5,26 @@
 
 #include "params/hot_slots.cuh"
 
-constexpr u32 WARPS = THREADS / WARP;
-// The largest number of entries that are sorted by counting, with LANES threads for each.
-constexpr u32 FEW = 256;
-constexpr u32 LANES = THREADS / FEW;
+// The largest number of warps of a block.
+constexpr u32 MAX_WARPS = WORKSPACE_THREADS / WARP;
+// Threads for each entry of a few that are sorted by counting.
+constexpr u32 LANES = 4;
 
-// Sorts a few entries: each goes behind the entries that are smaller. They are distinct.
+// A value that each warp of the block has left in `of_warps`, for the lane with the warp's number;
+// `none` for the other lanes.
+INLINE u32 of_lane(const u32 (&of_warps)[MAX_WARPS], u32 none) {
+    return lane_id() < blockDim.x / WARP ? of_warps[lane_id()] : none;
+}
+
+// The sum of the lanes' values that are those of the warps before this one; and of all warps. All
+// lanes of a warp call these functions together.
+INLINE u32 sum_before(u32 value) {
+    return __reduce_add_sync(ALL_LANES, lane_id() < threadIdx.x / WARP ? value : 0);
+}
+INLINE u32 sum_of(u32 value) { return __reduce_add_sync(ALL_LANES, value); }
+
+// Sorts a few entries, at most one for each LANES threads: each goes behind the entries that are
+// smaller.
 INLINE void sort_few(u32* list, u32 n) {
     const u32 entry = threadIdx.x / LANES;
     const u32 mine = entry < n ? list[entry] : 0;
@@ -25,23 +39,23 @@ INLINE void sort_few(u32* list, u32 n) {
 }
 
 // Sorts the n entries of `list`, which are distinct, by a bitmap with a bit for each number from
-// `lowest` on. The bitmap has `words` words, a multiple of THREADS and enough for the greatest
+// `lowest` on. The bitmap has `words` words, a multiple of the number of threads and enough for the greatest
 // entry. In `totals`, the warps share how many entries each of them finds in its part of the
 // bitmap.
-INLINE void sort_by_bitmap(u32 (&totals)[WARPS], u32* bitmap, u32 words, u32 lowest, u32* list,
+INLINE void sort_by_bitmap(u32 (&totals)[MAX_WARPS], u32* bitmap, u32 words, u32 lowest, u32* list,
                            u32 n) {
 #pragma unroll 1
-    for (u32 i = threadIdx.x; i < words; i += THREADS) bitmap[i] = 0;
+    for (u32 i = threadIdx.x; i < words; i += blockDim.x) bitmap[i] = 0;
     __syncthreads();
 #pragma unroll 1
-    for (u32 i = threadIdx.x; i < n; i += THREADS) {
+    for (u32 i = threadIdx.x; i < n; i += blockDim.x) {
         const u32 bit = list[i] - lowest;
         atomicOr(&bitmap[bit / 32], 1u << (bit % 32));
     }
     __syncthreads();
     // Each warp has neighbouring words, so that the entries of a warp are neighbours in the list.
     const u32 warp = threadIdx.x / WARP;
-    const u32 words_per_warp = words / WARPS;
+    const u32 words_per_warp = words / (blockDim.x / WARP);
     const u32 start = warp * words_per_warp;
     u32 count = 0;
 #pragma unroll 1
@@ -49,8 +63,7 @@ INLINE void sort_by_bitmap(u32 (&totals)[WARPS], u32* bitmap, u32 words, u32 low
     count = __reduce_add_sync(ALL_LANES, count);
     if (lane_id() == 0) totals[warp] = count;
     __syncthreads();
-    const SumsOfWarps<u32> warps(totals, lane_id());
-    u32 to = warps.before(warp);
+    u32 to = sum_before(of_lane(totals, 0));
 #pragma unroll 1
     for (u32 i = lane_id(); i < words_per_warp; i += WARP) {
         u32 word = bitmap[start + i];
@@ -70,13 +83,13 @@ INLINE void sort_by_bitmap(u32 (&totals)[WARPS], u32* bitmap, u32 words, u32 low
 INLINE void sort_by_exchange(u32* list, u32 n) {
     const u32 size = n < 2 ? n : 1u << (32 - __clz(n - 1));
 #pragma unroll 1
-    for (u32 i = n + threadIdx.x; i < size; i += THREADS) list[i] = NONE;
+    for (u32 i = n + threadIdx.x; i < size; i += blockDim.x) list[i] = NONE;
     __syncthreads();
 #pragma unroll 1
     for (u32 run = 2; run <= size; run *= 2) {
 #pragma unroll 1
         for (u32 stride = run / 2; stride > 0; stride /= 2) {
-            for (u32 pair = threadIdx.x; pair < size / 2; pair += THREADS) {
+            for (u32 pair = threadIdx.x; pair < size / 2; pair += blockDim.x) {
                 const u32 low = 2 * pair - (pair & (stride - 1));
                 const u32 a = list[low];
                 const u32 b = list[low + stride];

@@ -3,12 +3,18 @@
 
 #include "common.cuh"
 
-// Threads of a block.
-enum : u32 { THREADS = 1024u };
+// Threads of a block whose row fits shared memory, and of other blocks.
+enum : u32 { THREADS = 512u };
+enum : u32 { WORKSPACE_THREADS = 1024u };
+// Neighbouring columns of a thread, and neighbouring slots.
+enum : u32 { COLUMNS = 4u };
+enum : u32 { SLOTS = 8u };
 // Bits of a digit of an age.
 enum : u32 { LOG_BINS = 11u };
 // The values of a digit. Shared memory has a counter for each.
 enum : u32 { BINS = 2048u };
+// The counters with the one of slots that no miss may take, in fours.
+enum : u32 { ALL_BINS = 2052u };
 
 // The parameters of the kernels of `hot_slots`.
 struct Params {
@@ -40,7 +46,8 @@ struct Params {
     i32* fetches;
     // One word of flags, or null.
     u32* flags;
-    // A hash table and a list for each block, or null if they lie in shared memory.
+    // A hash table, a list, and the slots that are taken for each block, or null if they lie in
+    // shared memory.
     u32* workspace;
     // The number of rows.
     u64 batch;
@@ -50,6 +57,9 @@ struct Params {
     u32 m;
     // The number of slots of a request.
     u32 h;
+    // Groups of columns and of slots that a warp has, see `Part`.
+    u32 column_groups;
+    u32 slot_groups;
     // The number of tail slots.
     u32 tail;
     // The number of slots of a block.
@@ -84,7 +94,7 @@ struct Params {
     u32 page_shift;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Params) == 288);
+static_assert(sizeof(Params) == 296);
 static_assert(SPEC_OFFSET(Params, wanted.data) == 0);
 static_assert(SPEC_OFFSET(Params, wanted.stride) == 8);
 static_assert(SPEC_OFFSET(Params, resident.data) == 16);
@@ -114,20 +124,22 @@ static_assert(SPEC_OFFSET(Params, batch) == 200);
 static_assert(SPEC_OFFSET(Params, tables) == 208);
 static_assert(SPEC_OFFSET(Params, m) == 212);
 static_assert(SPEC_OFFSET(Params, h) == 216);
-static_assert(SPEC_OFFSET(Params, tail) == 220);
-static_assert(SPEC_OFFSET(Params, block_size) == 224);
-static_assert(SPEC_OFFSET(Params, block_count) == 228);
-static_assert(SPEC_OFFSET(Params, page_size) == 232);
-static_assert(SPEC_OFFSET(Params, page_count) == 236);
-static_assert(SPEC_OFFSET(Params, null_page) == 240);
-static_assert(SPEC_OFFSET(Params, has_blocks) == 244);
-static_assert(SPEC_OFFSET(Params, step_by_row) == 248);
-static_assert(SPEC_OFFSET(Params, log_places) == 252);
-static_assert(SPEC_OFFSET(Params, list_words) == 256);
-static_assert(SPEC_OFFSET(Params, bitmap_words) == 260);
-static_assert(SPEC_OFFSET(Params, loser_words) == 264);
-static_assert(SPEC_OFFSET(Params, bits_words) == 268);
-static_assert(SPEC_OFFSET(Params, block_inverse) == 272);
-static_assert(SPEC_OFFSET(Params, block_shift) == 276);
-static_assert(SPEC_OFFSET(Params, page_inverse) == 280);
-static_assert(SPEC_OFFSET(Params, page_shift) == 284);
+static_assert(SPEC_OFFSET(Params, column_groups) == 220);
+static_assert(SPEC_OFFSET(Params, slot_groups) == 224);
+static_assert(SPEC_OFFSET(Params, tail) == 228);
+static_assert(SPEC_OFFSET(Params, block_size) == 232);
+static_assert(SPEC_OFFSET(Params, block_count) == 236);
+static_assert(SPEC_OFFSET(Params, page_size) == 240);
+static_assert(SPEC_OFFSET(Params, page_count) == 244);
+static_assert(SPEC_OFFSET(Params, null_page) == 248);
+static_assert(SPEC_OFFSET(Params, has_blocks) == 252);
+static_assert(SPEC_OFFSET(Params, step_by_row) == 256);
+static_assert(SPEC_OFFSET(Params, log_places) == 260);
+static_assert(SPEC_OFFSET(Params, list_words) == 264);
+static_assert(SPEC_OFFSET(Params, bitmap_words) == 268);
+static_assert(SPEC_OFFSET(Params, loser_words) == 272);
+static_assert(SPEC_OFFSET(Params, bits_words) == 276);
+static_assert(SPEC_OFFSET(Params, block_inverse) == 280);
+static_assert(SPEC_OFFSET(Params, block_shift) == 284);
+static_assert(SPEC_OFFSET(Params, page_inverse) == 288);
+static_assert(SPEC_OFFSET(Params, page_shift) == 292);

@@ -10,6 +10,7 @@ use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::{Integers, Rows};
 use crate::kernel::{Function, Shape};
+use crate::shape::WARP;
 
 static KERNELS: Archive = archive!("hot_slots");
 
@@ -19,7 +20,7 @@ const BITMAP_WORDS: [u32; 5] = [1 << 14, 1 << 13, 1 << 12, 1 << 11, 1 << 10];
 /// Words of the bitmap that a narrow set is, the most first: a range of 2^20 entries, the positions
 /// of a text of a million tokens, down to a word for each thread.
 const BITS_WORDS: [u32; 6] = [1 << 15, 1 << 14, 1 << 13, 1 << 12, 1 << 11, 1 << 10];
-/// The largest number of slots for which a thread's slots have a bit each in 32.
+/// The largest number of slots and of columns for which a thread's have a bit each in 32.
 const MOST_SHARED: usize = 32 * THREADS as usize;
 /// The least number of words of the list of misses.
 const MIN_LIST: usize = 256;
@@ -57,7 +58,8 @@ launch_params! {
         fetches: u64 as "i32*",
         /// One word of flags, or null.
         flags: u64 as "u32*",
-        /// A hash table and a list for each block, or null if they lie in shared memory.
+        /// A hash table, a list, and the slots that are taken for each block, or null if they lie in
+        /// shared memory.
         workspace: u64 as "u32*",
         /// The number of rows.
         batch: u64,
@@ -67,6 +69,9 @@ launch_params! {
         m: u32,
         /// The number of slots of a request.
         h: u32,
+        /// Groups of columns and of slots that a warp has, see `Part`.
+        column_groups: u32,
+        slot_groups: u32,
         /// The number of tail slots.
         tail: u32,
         /// The number of slots of a block.
@@ -101,12 +106,18 @@ launch_params! {
         page_shift: u32,
     }
 
-    /// Threads of a block.
-    const THREADS: u32 = 1024;
+    /// Threads of a block whose row fits shared memory, and of other blocks.
+    const THREADS: u32 = 512;
+    const WORKSPACE_THREADS: u32 = 1024;
+    /// Neighbouring columns of a thread, and neighbouring slots.
+    const COLUMNS: u32 = 4;
+    const SLOTS: u32 = 8;
     /// Bits of a digit of an age.
     const LOG_BINS: u32 = 11;
     /// The values of a digit. Shared memory has a counter for each.
     const BINS: u32 = 1 << LOG_BINS;
+    /// The counters with the one of slots that no miss may take, in fours.
+    const ALL_BINS: u32 = BINS + 4;
 }
 
 /// A factor and a shift that divide numbers below 2^31 by a size up to 2^31 - 1: the product of a
@@ -130,6 +141,8 @@ struct Room {
     bitmap_words: u32,
     loser_words: u32,
     bits_words: u32,
+    /// Words for the slots that are taken, half a word each.
+    taken_words: u32,
     /// Words of shared memory that a narrow set has besides its bitmap.
     id_words: u32,
     in_shared: bool,
@@ -140,16 +153,17 @@ impl Room {
     /// memory.
     fn new(m: usize, h: usize, shared: u32) -> Self {
         // At most half of the places are filled; each thread clears one at least.
-        let places = (2 * m).next_power_of_two().max(THREADS as usize);
-        let ids = m.next_multiple_of(4);
+        let places = (2 * m).next_power_of_two().max(WORKSPACE_THREADS as usize);
+        let ids = m.next_multiple_of(8);
         let of = |bitmap_words, in_shared| Room {
             log_places: places.ilog2(),
             list_words: m.next_power_of_two().max(MIN_LIST) as u32,
             bitmap_words,
             loser_words: (h as u32).div_ceil(32).next_multiple_of(4),
             bits_words: 0,
-            // An owner and a listed entry for each id; two words for each 32 ids.
-            id_words: (2 * ids + 2 * ids.div_ceil(128) * 4) as u32,
+            taken_words: ids as u32 / 2,
+            // An owner and an entry for each id, and half a word to list it as a miss.
+            id_words: (2 * ids + ids / 2) as u32,
             in_shared,
         };
         let rooms = BITMAP_WORDS.map(|words| of(words, true));
@@ -160,18 +174,30 @@ impl Room {
         narrow.into_iter().find(fits).unwrap_or(hashed)
     }
 
-    /// Words of a hash table and a list.
+    /// Threads of a block.
+    fn threads(&self) -> u32 {
+        if self.in_shared { THREADS } else { WORKSPACE_THREADS }
+    }
+
+    /// Words of a hash table, a list, and the slots that are taken.
     fn words(&self) -> u32 {
-        (2 << self.log_places) + self.list_words
+        (2 << self.log_places) + self.list_words + self.taken_words
     }
 
     /// Size of the dynamic shared memory of a block in bytes. A row has either a hashed or a narrow
     /// set.
     fn shared(&self) -> u32 {
-        let hashed = self.bitmap_words + if self.in_shared { self.words() } else { 0 };
-        // A narrow set has half a word more for each word of the bitmap.
-        let narrow = if self.bits_words == 0 { 0 } else { self.id_words + self.bits_words * 3 / 2 };
-        4 * (BINS + self.loser_words + hashed.max(narrow))
+        let taken = if self.in_shared { self.taken_words } else { 0 };
+        let places = if self.in_shared { self.words() - taken } else { 0 };
+        let hashed = self.bitmap_words + places;
+        // A narrow set has half a word more for each word of the bitmap, which has some words more.
+        let narrow = if self.bits_words == 0 {
+            0
+        } else {
+            self.id_words + (self.bits_words + 4) * 3 / 2 + 2
+        };
+        let common = ALL_BINS + self.loser_words + taken + WARP;
+        4 * (common + hashed.max(narrow))
     }
 }
 
@@ -200,7 +226,7 @@ unsafe impl Supports<HotSlots> for Cuda {
             cuda: self.clone(),
             plan: plan.clone(),
             function: self.function(&KERNELS, name)?,
-            shape: Shape::new(blocks, THREADS).shared(room.shared()),
+            shape: Shape::new(blocks, room.threads()).shared(room.shared()),
             room,
             workspace_size: words * 4,
         }))
@@ -220,6 +246,8 @@ unsafe impl Kernel<HotSlots> for Prepared {
         stream: Stream<'_>,
     ) -> Result<()> {
         let Prepared { cuda, plan, room, .. } = self;
+        let groups =
+            |count: usize, of_thread: u32| (count as u32).div_ceil(room.threads() * of_thread);
         let columns = |matrix: Option<Matrix>| matrix.map_or(0, |matrix| matrix.cols as u32);
         let no_tail = Integers { data: 0, wide: 0 };
         let (block_inverse, block_shift) = inverse(plan.params.block_size);
@@ -253,6 +281,8 @@ unsafe impl Kernel<HotSlots> for Prepared {
             tables: plan.tables() as u32,
             m: plan.m() as u32,
             h: plan.h() as u32,
+            column_groups: groups(plan.m(), COLUMNS),
+            slot_groups: groups(plan.h(), SLOTS),
             tail: plan.params.tail as u32,
             block_size: plan.params.block_size as u32,
             block_count: columns(plan.block_table),
@@ -323,8 +353,8 @@ mod tests {
             route(Limits::H100, &operator, &operator.tensors(batch, m, h))
         };
         let calls = [
-            (slots(115, 2048, 4096), "hot_slots (115 blocks of 1024 threads)"),
-            (slots(115, 8192, 16_384), "hot_slots (115 blocks of 1024 threads)"),
+            (slots(115, 2048, 4096), "hot_slots (115 blocks of 512 threads)"),
+            (slots(115, 8192, 16_384), "hot_slots (115 blocks of 512 threads)"),
             (slots(200, 16_384, 65_536), "hot_slots_workspace (132 blocks of 1024 threads)"),
         ];
         for (given, expected) in calls {
