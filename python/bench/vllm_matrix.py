@@ -99,8 +99,9 @@ def main():
             for batch in asked.batch:
                 turn[batch] = {name: engine.serve(batch, asked.repeats) for name, engine in engines.items()}
             turns.append(turn)
-    if asked.json:
-        Path(asked.json).write_text(json.dumps(turns, indent=1))
+            # After each turn, so that an engine that dies takes no other turn with it.
+            if asked.json:
+                Path(asked.json).write_text(json.dumps(turns, indent=1))
     report(rows, turns)
 
 

@@ -22,17 +22,19 @@
 //
 // Without misses, phases 5 and 6 are left out.
 //
-// A warp has neighbouring columns, and neighbouring slots: its lanes have 4 columns (8 slots) each in
-// a first group, as many in a second, and so on. A mask holds one bit for each of a thread's columns
+// A warp has neighbouring columns, and neighbouring slots: each lane has 4 columns (8 slots) in a
+// first group, as many in a second, and so on. A mask holds one bit for each of a thread's columns
 // or slots, of which there are 64 at most. The values of the first group stay in registers from
-// phase to phase, those of others are loaded again.
+// phase to phase; those of other groups are loaded again.
 //
 // The bitmap, or the table, and the list of misses lie in shared memory if they fit (m up to 8192
 // on an H100), else the table and its list in the workspace.
 //
-// Bytes: 4 m + 8 h read, 12 m + 4 (hits) + 8 n written: 70 KB for h 4096, m 2048. Instructions
-// decide: a multiprocessor executes 2 to 3 in a cycle, of all warps together. So threads have many
-// slots, warps are few, and what few rows need stands behind a branch that the others do not take.
+// Bytes: 4 m + 8 h read, 12 m + 4 (hits) + 8 n written: 70 KB for h 4096, m 2048. The number of
+// instructions decides, not bytes: a row with 2 % misses takes 25,700, counted for whole warps by
+// `ncu --section SourceCounters spec-bench hot_slots --shape batch=1,misses=20 --quick`, and a
+// multiprocessor executes 4 in a cycle at most. So threads have many slots, a block has few warps,
+// and what few rows need stands behind a branch that the others do not take.
 #include "hot_slots_sets.cuh"
 
 // Neighbouring bins of a lane, and warps that have bins.
@@ -45,9 +47,10 @@ constexpr u32 LOG_EXACT = 10;
 constexpr u32 LOG_SHARED = 5;
 constexpr u32 LAST_BIN = (1u << LOG_EXACT) + ((32 - LOG_EXACT) << LOG_SHARED);
 static_assert(LAST_BIN < BINS);
-// Bins from this one on have one age each, and so has bin 0 one kind of slots.
+// Each bin from this one on has the slots of a single age.
 constexpr u32 FIRST_EXACT_BIN = LAST_BIN - (1u << LOG_EXACT) + 1;
-// The bin of slots that no miss may take. Such slots are counted like others.
+// The bin of slots that no miss may take. These slots are counted like others, because a branch
+// would cost more; nobody reads the counter.
 constexpr u32 NO_BIN = BINS;
 // Words of a bitmap that are cleared before the range of the entries is known.
 constexpr u32 CLEARED = 4096;
@@ -126,8 +129,8 @@ INLINE bool lies_outside(const Params& p, const Row& row, u32 entry, i32& place,
     return outside;
 }
 
-// The slots of one thread, a bit for each, SLOTS for each group: those that a miss may take, those
-// of them that are empty, and the hits.
+// The slots of one thread, a bit for each slot, SLOTS bits for each group: the slots that a miss
+// may take, the empty ones among these, and the hits.
 template <typename Mask>
 struct Mine {
     Mask free;
@@ -145,7 +148,7 @@ struct Cut {
     u32 bin;
     u32 quota;
     u32 count;
-    // Whether slots of this bin are left over that have other ages.
+    // Whether slots of several ages have this bin, and some of its slots are not taken.
     bool is_shared;
 };
 
@@ -156,14 +159,14 @@ struct Taken {
     Mask tied;
 };
 
-// The bits of a group, of which each has PACK.
+// The bits that a mask has for a group: PACK of them.
 template <u32 PACK, typename Mask>
 INLINE u32 bits_of(Mask mask, u32 group) {
     return static_cast<u32>(mask >> (PACK * group)) & ((1u << PACK) - 1);
 }
 
-// Answers the columns whose entries go into no set, and keeps those that do; notes their range in
-// each warp, and whether they ascend.
+// Finds which columns have an entry for the set, the range of these entries in each warp, and
+// whether they ascend. Columns whose entries lie outside of the slots get their answers.
 template <typename Mask>
 INLINE void note_columns(const Params& p, const Row& row, Columns<Mask>& columns, bool is_request,
                          Shared& shared, u32& bits) {
@@ -199,7 +202,7 @@ INLINE void note_columns(const Params& p, const Row& row, Columns<Mask>& columns
             if (is_entry) entered |= 1u << j;
             low = min(low, entries[j]);
             high = max(high, static_cast<i32>(entries[j]));
-            // NONE, which is above all entries, may follow any entry, and only NONE may follow NONE.
+            // NONE is above all entries, so it may follow any of them, and only NONE follows NONE.
             if (j > 0) ascend &= !is_entry || entries[j - 1] < entries[j];
         }
         previous = lane_id() == 0 ? previous : before;
@@ -258,8 +261,8 @@ INLINE void load_bins(const Params& p, const Row& row, const Mine<Mask>& mine, u
     }
 }
 
-// The slots of a group that may be looked up, a bit for each. Empties the group if the row asks for
-// it.
+// The slots of a group that are there, a bit for each. Empties the slots first if the row asks for
+// that.
 INLINE u32 slots_of_group(const Params& p, const Row& row, u32 first, u32 (&resident)[SLOTS],
                           u32& bits) {
     const u32 count = first < p.h ? min(p.h - first, SLOTS) : 0;
@@ -312,7 +315,7 @@ INLINE Mine<Mask> look_up(const Params& p, const Row& row, const Set& set, u32* 
             if (is_empty) empty |= 1u << j;
             const u32 age = is_empty ? 0 : row.step - used[j];
             oldest = max(oldest, age);
-            // The bin of a young slot.
+            // The bin of an age below 2^LOG_EXACT.
             mine.bins[j] = is_empty ? 0 : LAST_BIN - age;
         }
         if (rarely(oldest >= 1u << LOG_EXACT)) {
@@ -327,7 +330,6 @@ INLINE Mine<Mask> look_up(const Params& p, const Row& row, const Set& set, u32* 
 #pragma unroll
         for (u32 j = 0; j < SLOTS; j++) {
             if (not_free >> j & 1) mine.bins[j] = NO_BIN;
-            // Bin NO_BIN is there, and nobody reads it.
             atomicAdd(&bins[mine.bins[j]], 1u);
         }
         const u32 free = there & ~hits;
@@ -355,7 +357,7 @@ INLINE void drop_losers(const Row& row, const u32* losers, u32* bins, Mine<Mask>
     }
 }
 
-// Writes `used` of the hits. `used` has the values of the first group.
+// Writes that the hits are used in this step. `used` has the values of the first group.
 template <typename Mask>
 INLINE void mark_hits(const Params& p, const Row& row, const Mine<Mask>& mine,
                       u32 (&used)[SLOTS]) {
@@ -445,7 +447,8 @@ INLINE Cut find_cut(const u32* bins, const Shared& shared, u32 n) {
     const u32 own = four.x + four.y + four.z + four.w;
     const u32 through = groups.before(group) + warp_inclusive_sum(own);
     const u32 lane = __ffs(__ballot_sync(ALL_LANES, through >= cut.count)) - 1;
-    // What that lane finds: which of its bins, how many of its slots are taken, and how many stay.
+    // That lane finds the bin, how many of the bin's slots are taken (`left`), and how many slots
+    // the bin has (`inside`).
     u32 left = cut.count - (through - own);
     u32 bin = BINS_OF_LANE * (group * WARP + lane);
     u32 inside = four.x;
@@ -550,7 +553,7 @@ INLINE void hand_out(const Params& p, const Row& row, const Set& set, const u16*
 #pragma unroll 1
     for (u32 r = threadIdx.x; r < count; r += blockDim.x) {
         const u32 slot = taken_slots[r];
-        // As above.
+        // The number is that of a slot, unless the state changes during the call.
         if (slot >= p.h) continue;
         const u32 entry = set.miss(r);
         row.resident[slot] = static_cast<i32>(entry);
@@ -603,7 +606,7 @@ struct Room {
     u32* losers;
     // The slots that are taken, in ascending order.
     u16* taken;
-    // A word for each lane.
+    // A word for each lane, see Narrow.
     u32* spare;
     // What a set has in shared memory.
     u32* own;
@@ -611,7 +614,7 @@ struct Room {
     u32* places;
 };
 
-// The number of columns, rounded up as the host does for what a block has for each id.
+// The number of columns, rounded up as the host rounds it to size what a block has for each column.
 INLINE u32 rounded_columns(const Params& p) { return (p.m + 7) / 8 * 8; }
 
 // Serves a row by an empty set. `previous` is the entry before the first one of the warp.
@@ -673,7 +676,7 @@ INLINE Narrow narrow_in(const Params& p, const Room& room) {
     set.owners = room.own;
     set.entries = set.owners + ids;
     set.bits = set.entries + ids;
-    // With a word behind the last one that may have entries.
+    // Behind the last word that may have entries is one that has none, see `find`.
     set.starts = reinterpret_cast<u16*>(set.bits + p.bits_words + 4);
     set.list = set.starts + p.bits_words + 8;
     set.spare = room.spare;
@@ -786,9 +789,8 @@ INLINE void one_row(const Params& p, u32 r, const Room& room, Shared& shared) {
     if (lane_id() == 0) raise(p.flags, bits);
 }
 
-// IN_SHARED: the slots that are taken, and the places of a hashed set, lie in shared memory, else in
-// the workspace. Mask: a bit for each column or slot
-// of a thread.
+// IN_SHARED: the slots that are taken, and the places of a hashed set, lie in shared memory, else
+// in the workspace. Mask: a bit for each column or slot of a thread.
 template <bool IN_SHARED, typename Mask>
 INLINE void hot_slots(const Params& p) {
     extern __shared__ uint4 dynamic[];

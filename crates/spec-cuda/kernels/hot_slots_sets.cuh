@@ -28,9 +28,6 @@
 
 // Fibonacci hashing: 2^32 divided by the golden ratio. Neighbouring entries get distant places.
 constexpr u32 GOLDEN = 0x9E3779B9u;
-
-
-
 // The owner of an entry that no slot holds: this number and the number of the miss.
 constexpr u32 MISS = 1u << 31;
 // Stands for the last entry of a warp whose columns do not ascend.
@@ -50,7 +47,8 @@ struct Part {
     INLINE u32 at(u32 group) const { return first + group * (PACK * WARP); }
 };
 
-// A condition that few rows meet. What stands behind it goes out of the way of the others.
+// A condition that few rows meet. The compiler places the code behind it apart, so that the other
+// rows fetch fewer instructions.
 INLINE bool rarely(bool condition) { return __builtin_expect(condition, false); }
 
 // Whether all pointers are multiples of 16.
@@ -59,10 +57,11 @@ INLINE bool are_aligned(Pointers... pointers) {
     return ((static_cast<u32>(reinterpret_cast<u64>(pointers)) | ...) & 15) == 0;
 }
 
-// Neighbouring values of a row of `count` from `first` on, a multiple of PACK; NONE from `count` on.
-// `by_vectors`: whether the row begins at an aligned address.
+// Loads neighbouring values of a row of `count` values, from `first` on, which is a multiple of
+// PACK; NONE from `count` on. `by_vectors`: whether the row begins at an aligned address.
 template <u32 PACK>
-INLINE void load_neighbours(u32 (&pack)[PACK], const i32* from, u32 first, u32 count, bool by_vectors) {
+INLINE void load_neighbours(u32 (&pack)[PACK], const i32* from, u32 first, u32 count,
+                            bool by_vectors) {
 #pragma unroll
     for (u32 j = 0; j < PACK; j++) pack[j] = NONE;
     if (!rarely(!by_vectors || first + PACK > count)) {
@@ -82,8 +81,8 @@ INLINE void load_neighbours(u32 (&pack)[PACK], const i32* from, u32 first, u32 c
     }
 }
 
-// Stores the neighbouring values that have a bit in `which`. `by_vectors`: whether all of them may be
-// written, at an aligned address.
+// Stores neighbouring values, those with a bit in `which`. `by_vectors`: whether all of them may be
+// written, and go to an aligned address.
 template <u32 PACK>
 INLINE void store_neighbours(i32* to, const u32 (&pack)[PACK], u32 first, u32 which,
                              bool by_vectors) {
@@ -102,8 +101,9 @@ INLINE void store_neighbours(i32* to, const u32 (&pack)[PACK], u32 first, u32 wh
     }
 }
 
-// Moves each value one place down, and the first one to the end. So a loop meets all values although
-// registers have no numbers, and after PACK turns they are back in their places.
+// Moves each value one place down, and the first one to the end. So a loop that is not unrolled can
+// work on each value in the first place, as code cannot choose a register by a number. After PACK
+// turns all values are back in their places.
 template <u32 PACK>
 INLINE void rotate(u32 (&pack)[PACK]) {
     const u32 first = pack[0];
@@ -127,7 +127,12 @@ struct Columns {
     u32 entries[COLUMNS];
 
     INLINE Columns(const i32* wanted, u32 m, u32 groups)
-        : wanted(wanted), m(m), by_vectors(are_aligned(wanted)), part(groups), entered(0), outside(0) {
+        : wanted(wanted),
+          m(m),
+          by_vectors(are_aligned(wanted)),
+          part(groups),
+          entered(0),
+          outside(0) {
         load_neighbours(entries, wanted, part.first, m, by_vectors);
     }
 
@@ -164,9 +169,8 @@ struct Shared {
     u32 left;
 };
 
-// Of two slots with one entry, the one that arrives later, or finds a lower one there, marks the
-// higher. So every slot but the lowest is marked, in whatever order they come. `other` is NONE if
-// the slot is the first to arrive.
+// Marks the higher of two slots that hold one entry: `slot`, and `other`, the lowest slot that came
+// before; NONE if none did. So every slot but the lowest is marked, in whatever order they come.
 INLINE void mark_loser(u32* losers, u32 other, u32 slot) {
     if (other == NONE) return;
     const u32 higher = max(other, slot);
@@ -267,17 +271,18 @@ struct Narrow {
         }
     }
 
-    // Where each entry's owner lies; `otherwise` for an entry that is not in the set. Without
-    // branches, so that the accesses of all entries are under way at once.
+    // Finds where the owner of each entry lies, and answers the entries that are in the set, a bit
+    // for each; `to` is `otherwise` for the others. There are no branches, so that the accesses of
+    // all entries are under way at once.
     template <u32 PACK>
     INLINE u32 find(const u32 (&pack)[PACK], u32* otherwise, u32* (&to)[PACK]) const {
         u32 found = 0;
 #pragma unroll
         for (u32 j = 0; j < PACK; j++) {
-            // A number that is not in the range, also one below the base, which wraps around, goes
-            // to the word behind it, which is 0, or to a bit behind that of the largest entry.
+            // A number outside of the range goes to the word behind the range, which is 0, or to a
+            // bit behind that of the largest entry. One below the base wraps around.
             const u32 at = min(pack[j] - base, words * WARP);
-            // The entry's bit comes first, those of smaller entries of the word follow.
+            // The entry's bit becomes the highest, and those of smaller entries of the word follow.
             const u32 through = __funnelshift_l(0, bits[at / WARP], ~at);
             const u32 next = min(starts[at / WARP] + __popc(through), columns);
             const bool is_there = static_cast<i32>(through) < 0;

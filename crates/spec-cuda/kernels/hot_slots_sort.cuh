@@ -39,9 +39,9 @@ INLINE void sort_few(u32* list, u32 n) {
 }
 
 // Sorts the n entries of `list`, which are distinct, by a bitmap with a bit for each number from
-// `lowest` on. The bitmap has `words` words, a multiple of the number of threads and enough for the greatest
-// entry. In `totals`, the warps share how many entries each of them finds in its part of the
-// bitmap.
+// `lowest` on. The bitmap has `words` words, a multiple of the number of threads and enough for the
+// greatest entry. In `totals`, the warps share how many entries each of them finds in its part of
+// the bitmap.
 INLINE void sort_by_bitmap(u32 (&totals)[MAX_WARPS], u32* bitmap, u32 words, u32 lowest, u32* list,
                            u32 n) {
 #pragma unroll 1
