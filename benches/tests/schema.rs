@@ -64,7 +64,7 @@ fn whole_numbers_are_numbers() {
 
 #[test]
 fn reports_of_one_machine_become_one() {
-    let ours = report();
+    let ours = Report { date: "2026-01-31".into(), ..report() };
     let mut peers = Report {
         command: "python3 peers.py".into(),
         host: ours.host.clone(),
@@ -91,7 +91,7 @@ fn reports_of_one_machine_become_one() {
         .find(|r| r.device == "cuda:0" && r.size == 1024.0 && r.role == Role::Spec);
     assert_eq!(spec.unwrap().median_us(), 3.0);
     assert_eq!(merged.command, format!("{}\npython3 peers.py", ours.command));
-    assert_eq!(merged.date, "2026-02-01");
+    assert_eq!(merged.date, "2026-01-31 to 2026-02-01");
     assert_eq!(merged.versions["torch"], "2.9");
     let device = merged.device("cuda:0").unwrap();
     assert_eq!(device.copy_bytes_per_second, Some(3e12));

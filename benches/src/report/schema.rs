@@ -23,7 +23,7 @@ pub enum Format {
 pub struct Report {
     /// `spec-bench 1`. This field comes first, since another format has other fields.
     pub format: Format,
-    /// The day of the run, as in `2026-01-31`.
+    /// The day of the run, as in `2026-01-31`; after a merge perhaps `2026-01-31 to 2026-02-01`.
     pub date: String,
     /// The command that repeats the run.
     pub command: String,
@@ -296,7 +296,7 @@ impl Report {
                     Some(known) => return Err(two(&known.name, &device.name)),
                 }
             }
-            merged.date = merged.date.max(report.date);
+            merged.date = days(&merged.date, &report.date);
             let loads = [merged.load, report.load].into_iter().flatten();
             merged.load = loads.max_by(|a, b| a.others().total_cmp(&b.others()));
             if !merged.command.lines().any(|line| line == report.command) {
@@ -366,4 +366,14 @@ impl Measurement {
 /// Rounds the samples to four decimals of a microsecond, which is finer than any clock here.
 fn rounded<S: Serializer>(samples: &[f64], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(samples.iter().map(|sample| (sample * 1e4).round() / 1e4))
+}
+
+/// The days of two reports, from the first to the last. Each is one day, or several by this
+/// function; a report of no day has an empty text.
+fn days(a: &str, b: &str) -> String {
+    let all = || [a, b].into_iter().flat_map(|days| days.split(" to ")).filter(|d| !d.is_empty());
+    match (all().min(), all().max()) {
+        (Some(first), Some(last)) if first != last => format!("{first} to {last}"),
+        (first, _) => first.unwrap_or_default().to_owned(),
+    }
 }

@@ -26,7 +26,7 @@ pub struct Work<'a> {
 pub type Who<'a> = (&'a str, Role);
 
 /// One report per machine, merged from all reports of the machine. Machines with a GPU come
-/// first; among them, and among the others, the newest report comes first.
+/// first; among them, and among the others, the one whose first day is the latest comes first.
 pub fn machines(reports: &[Report]) -> Vec<Report> {
     let mut machines: Vec<Report> = vec![];
     for report in reports {
