@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::manifest::{Manifest, sha256};
 use crate::nvrtc::{Compiled, Nvrtc};
 use crate::pack::archive::{self, Kind};
-use crate::pack::{Image, Target, families, pack, sizes, target_name, without_frames};
+use crate::pack::{Image, Target, families, pack, sizes, target_name, with_short_frames};
 use crate::toolchain::{self, Toolchain, packages};
 use crate::{Result, read, root, write};
 
@@ -417,7 +417,7 @@ impl Compiler {
                 if verbose || log.contains("warning") {
                     println!("{log}\n{name} {}: {} bytes", target_name(target), bytes.len());
                 }
-                let bytes = if target.1 == Kind::Sass { without_frames(&bytes)? } else { bytes };
+                let bytes = if target.1 == Kind::Sass { with_short_frames(&bytes)? } else { bytes };
                 Ok(Image { target, bytes })
             });
             images.push(family.collect::<Result<_>>()?);

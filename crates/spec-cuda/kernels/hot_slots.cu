@@ -754,7 +754,8 @@ INLINE void one_row(const Params& p, u32 r, const Room& room, Shared& shared) {
     fill(room.losers, 0, p.loser_words, 0);
     fill(room.bins, 0, ALL_BINS, 0);
     note_columns(p, row, columns, is_request, shared, bits);
-    if (rarely(__syncthreads_or(is_lost) || !is_request)) {
+    // All threads decide alike, also if the request changes while they load it.
+    if (rarely(__syncthreads_or(is_lost || !is_request))) {
         if (threadIdx.x == 0 && request != -1) raise(p.flags, BAD_LENGTHS);
         leave_out(p, r);
         return;

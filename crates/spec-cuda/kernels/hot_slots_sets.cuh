@@ -387,7 +387,8 @@ struct Hashed {
         for (u32 j = 0; j < COLUMNS; j++) {
             const u32 entry = pack[0];
             u32 place = hash(entry);
-            while (entry != NONE) {
+            // The columns may change while the kernel runs, so a number may have become negative.
+            while (static_cast<i32>(entry) >= 0) {
                 const u32 there = atomicCAS(&keys[place], NONE, entry);
                 if (there == NONE || there == entry) break;
                 place = (place + 1) & mask;
