@@ -67,10 +67,10 @@ fn in_stream(image: &Image) -> Result<Vec<u8>> {
     }
 }
 
-/// A cubin whose call frames are there but say nothing: entries that cover no code, with zeros in the
-/// place of their instructions. Zeros take no room in a stream, where the instructions take 2 % of all
-/// archives, and only the unwinding of a stack needs them. Every entry keeps its head, since tools
-/// that know DWARF walk from entry to entry by the lengths.
+/// A cubin whose call frames are there but say nothing: entries that cover no code, with zeros in
+/// the place of their instructions. Zeros take no room in a stream, where the instructions take 2 %
+/// of all archives, and only the unwinding of a stack needs them. Every entry keeps its head, since
+/// tools that know DWARF walk from entry to entry by the lengths.
 pub(crate) fn with_short_frames(cubin: &[u8]) -> Result<Vec<u8>> {
     let elf = Elf::new(cubin).ok_or("the compiler's image is no ELF file")?;
     let mut bytes = cubin.to_vec();
@@ -81,8 +81,8 @@ pub(crate) fn with_short_frames(cubin: &[u8]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes zeros over all of call frames but the heads of their entries. The frames have DWARF's 64-bit
-/// form, as NVIDIA's compilers write it.
+/// Writes zeros over all of call frames but the heads of their entries. The frames have DWARF's
+/// 64-bit form, as NVIDIA's compilers write it.
 fn shorten(mut frames: &mut [u8]) -> Option<()> {
     while !frames.is_empty() {
         let (mark, rest) = frames.split_at_mut_checked(4)?;
@@ -93,8 +93,8 @@ fn shorten(mut frames: &mut [u8]) -> Option<()> {
         let length = u64::from_le_bytes((*length).try_into().ok()?);
         let (entry, rest) = rest.split_at_mut_checked(usize::try_from(length).ok()?)?;
         let head = match entry.get(..8)? {
-            // The version, 3; no augmentation; the alignments of code and data, a byte each; and the
-            // register of the return address.
+            // The version, 3; no augmentation; the alignments of code and data, a byte each; and
+            // the register of the return address.
             [0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF] => {
                 (entry.get(8..10)? == [3, 0]).then_some(())?;
                 after_number(entry, 12)?

@@ -58,8 +58,8 @@ launch_params! {
         fetches: u64 as "i32*",
         /// One word of flags, or null.
         flags: u64 as "u32*",
-        /// A hash table, a list, and the slots that are taken for each block, or null if they lie in
-        /// shared memory.
+        /// A hash table, a list, and the slots that are taken for each block, or null if they lie
+        /// in shared memory.
         workspace: u64 as "u32*",
         /// The number of rows.
         batch: u64,
@@ -190,11 +190,11 @@ impl Room {
         let taken = if self.in_shared { self.taken_words } else { 0 };
         let places = if self.in_shared { self.words() - taken } else { 0 };
         let hashed = self.bitmap_words + places;
-        // A narrow set has half a word more for each word of the bitmap, which has some words more.
-        let narrow = if self.bits_words == 0 {
-            0
-        } else {
-            self.id_words + (self.bits_words + 4) * 3 / 2 + 2
+        // A narrow set has half a word more for each word of the bitmap, and four words with their
+        // eight halves behind the bitmap.
+        let narrow = match self.bits_words {
+            0 => 0,
+            words => self.id_words + words + 4 + (words + 8) / 2,
         };
         let common = ALL_BINS + self.loser_words + taken + WARP;
         4 * (common + hashed.max(narrow))
