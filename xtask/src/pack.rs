@@ -86,20 +86,19 @@ pub(crate) fn with_short_frames(cubin: &[u8]) -> Result<Vec<u8>> {
 fn shorten(mut frames: &mut [u8]) -> Option<()> {
     while !frames.is_empty() {
         let (mark, rest) = frames.split_at_mut_checked(4)?;
+        (mark == [0xFF; 4]).then_some(())?;
         let (length, rest) = rest.split_at_mut_checked(8)?;
-        if mark != [0xFF; 4] {
-            return None;
-        }
         let length = u64::from_le_bytes((*length).try_into().ok()?);
         let (entry, rest) = rest.split_at_mut_checked(usize::try_from(length).ok()?)?;
         let head = match entry.get(..8)? {
-            // The version, 3; no augmentation; the alignments of code and data, a byte each; and
-            // the register of the return address.
+            // A common entry: the version, 3; no augmentation; the alignments of code and data, a
+            // byte each; and the register of the return address.
             [0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF] => {
                 (entry.get(8..10)? == [3, 0]).then_some(())?;
                 after_number(entry, 12)?
             }
-            // Where its common entry is. The function's address and size follow.
+            // The entry of a function: where its common entry is. The function's address and size
+            // follow.
             _ => 8,
         };
         entry.get_mut(head..)?.fill(0);
@@ -269,8 +268,11 @@ mod tests {
         let path = crate::root().join("crates/spec-cuda/compiled/tree_verify.bin");
         let archive = crate::read(&path).unwrap();
         let entries = archive::entries(&archive).unwrap();
-        for entry in entries.iter().filter(|entry| entry.kind == Kind::Sass) {
+        let images = entries.iter().filter(|entry| entry.kind == Kind::Sass);
+        assert!(images.clone().count() > 0);
+        for entry in images {
             let image = entry.unpack().unwrap();
+            assert!(Elf::new(&image).unwrap().section(".debug_frame").unwrap().size > 0);
             // Without `assert_eq`, which would print the image.
             assert!(with_short_frames(&image) == Ok(image));
         }

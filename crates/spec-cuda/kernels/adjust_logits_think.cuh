@@ -1,8 +1,8 @@
 // adjust_logits: thinking budgets. A block finds the token that a row must take.
 //
 // The block reads the row's text once to find where the last thinking in the text starts. If the
-// budget is used up, the block reads the text a second time, to see whether this thinking has
-// ended.
+// text has as many tokens since then as the row's budget allows, the block reads the text a second
+// time, to see whether this thinking has ended.
 //
 // Bytes: a text of 4096 tokens of 4 bytes each has 16 KB. The block's waiting for memory takes
 // longer than reading so much: the block waits for the lengths of the row's text, then for the
@@ -31,10 +31,10 @@ struct List {
     }
 };
 
-// Calls found(end, at, token) for the tokens of the text after the first `from` ones, up to token
-// number `to`: `end` is the number of the token in the text, counted from 1, `at` is the token's
-// position, and `token` is the token. All threads of the block call this function, and each of them
-// makes a part of the calls.
+// Calls found(end, at, token) for each token of the row's text from index `from` to index `to` - 1:
+// `end` is the token's index plus 1, which is how many tokens the text has up to and with this one;
+// `at` is the token's position as a cursor; and `token` is the token. All threads of the block call
+// this function, and each thread makes a part of the calls of `found`.
 template <typename Found>
 INLINE void each_end(const Text& text, u64 row, u32 from, u32 to, Found found) {
     const Row& s = text.s;

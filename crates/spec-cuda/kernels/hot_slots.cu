@@ -32,9 +32,10 @@
 //
 // Bytes: 4 m + 8 h read, 12 m + 4 (hits) + 8 n written: 70 KB for h 4096, m 2048. The number of
 // instructions decides, not bytes: a row with 2 % misses takes 25,700, counted for whole warps by
-// `ncu --section SourceCounters spec-bench hot_slots --shape batch=1,misses=20 --quick`, and a
-// multiprocessor executes 4 in a cycle at most. So threads have many slots, a block has few warps,
-// and what few rows need stands behind a branch that the others do not take.
+// `ncu --section SourceCounters -k regex:hot_slots -c 1 spec-bench hot_slots --device cuda:0 \
+//  --shape batch=1,misses=20 --quick`, and a multiprocessor executes 4 in a cycle at most. So
+// threads have many slots, a block has few warps, and what few rows need stands behind a branch
+// that the others do not take.
 #include "hot_slots_sets.cuh"
 
 // Neighbouring bins of a lane, and warps that have bins.
@@ -84,7 +85,6 @@ INLINE void keep(T*& pointer) {
     asm volatile("" : "+l"(pointer));
     __builtin_assume(__isGlobal(pointer));
 }
-INLINE void keep(u32& value) { asm volatile("" : "+r"(value)); }
 
 // A number below 2^31 over a size whose inverse the host computed, with the shift behind it.
 INLINE u32 quotient(u32 number, u32 inverse, u32 shift) {
@@ -239,6 +239,7 @@ INLINE u32 ages_of(u32 bin, u32& shift) {
     return 1u << LOG_SHARED | of_shared % (1u << LOG_SHARED);
 }
 
+// The bin of a slot that a miss may take, by the step in which the slot was last used.
 INLINE u32 bin_of_slot(const Row& row, u32 used, bool is_empty) {
     return is_empty ? 0 : bin_of(row.step - used);
 }
@@ -261,8 +262,10 @@ INLINE void load_bins(const Params& p, const Row& row, const Mine<Mask>& mine, u
     }
 }
 
-// The slots of a group that are there, a bit for each. Empties the slots first if the row asks for
-// that.
+// Which of a lane's slots of one group are there, a bit for each slot: those whose number is below
+// h, and whose block is in the block table if there is one. `first` is the lane's first slot of the
+// group, and `resident` has what the slots hold: NONE afterwards for slots that are not there. If
+// the row asks for a reset, the slots become empty first.
 INLINE u32 slots_of_group(const Params& p, const Row& row, u32 first, u32 (&resident)[SLOTS],
                           u32& bits) {
     const u32 count = first < p.h ? min(p.h - first, SLOTS) : 0;
@@ -280,6 +283,12 @@ INLINE u32 slots_of_group(const Params& p, const Row& row, u32 first, u32 (&resi
             const i32 place = place_of(p, row, first + j);
             if (place == TOO_FAR) bits |= OUT_OF_RANGE;
             if (place < 0) there &= ~(1u << j);
+        }
+    }
+    if (rarely(there != (1u << SLOTS) - 1)) {
+#pragma unroll
+        for (u32 j = 0; j < SLOTS; j++) {
+            if ((there >> j & 1) == 0) resident[j] = NONE;
         }
     }
     return there;
@@ -300,12 +309,6 @@ INLINE Mine<Mask> look_up(const Params& p, const Row& row, const Set& set, u32* 
             load_neighbours(used, row.used, first, p.h, row.by_vectors);
         }
         const u32 there = slots_of_group(p, row, first, resident, bits);
-        if (rarely(there != (1u << SLOTS) - 1)) {
-#pragma unroll
-            for (u32 j = 0; j < SLOTS; j++) {
-                if ((there >> j & 1) == 0) resident[j] = NONE;
-            }
-        }
         const u32 hits = set.look_up(resident, first, losers, mine.is_double);
         u32 empty = 0;
         u32 oldest = 0;
@@ -321,7 +324,7 @@ INLINE Mine<Mask> look_up(const Params& p, const Row& row, const Set& set, u32* 
         if (rarely(oldest >= 1u << LOG_EXACT)) {
 #pragma unroll 1
             for (u32 j = 0; j < SLOTS; j++) {
-                mine.bins[0] = empty >> j & 1 ? 0 : bin_of(row.step - used[0]);
+                mine.bins[0] = bin_of_slot(row, used[0], empty >> j & 1);
                 rotate(mine.bins);
                 rotate(used);
             }
@@ -374,9 +377,11 @@ INLINE void mark_hits(const Params& p, const Row& row, const Mine<Mask>& mine,
     }
 }
 
-// The age that the `left` oldest of the slots `candidates` are at least, all of whose ages have the
-// bits `prefix` above `shift` bits; `left` becomes the number of slots of this age among them. At
-// least so many slots of the row are candidates, and `left` is above 0.
+// Finds the age of the last of the `left` oldest slots among the row's candidates. `candidates` has
+// the bits of this thread's candidates. The ages of all candidates of the row are equal but for
+// their lowest `shift` bits, and `prefix` is the part above these. `left` is above 0, and the row
+// has at least so many candidates. Afterwards `left` is how many of these `left` oldest slots have
+// just the age that was found.
 template <typename Mask>
 INLINE u32 select_age(const Row& row, u32* bins, Shared& shared, Mask candidates, u32 prefix,
                       u32 shift, u32& left) {
@@ -536,7 +541,8 @@ INLINE void number_slots(const Row& row, const Taken<Mask>& taken, const Cut& cu
         while (__popc(of_tied) > left) of_tied &= ~(1u << (31 - __clz(of_tied)));
         const u32 which = certain | of_tied;
         u32 r = sure + min(ties, cut.quota);
-        // All numbers are below the count, unless the state changes during the call.
+        // All numbers of slots are below the count, unless somebody else writes to `used` while the
+        // kernel runs.
         if (which != 0 && r + __popc(which) <= cut.count) {
 #pragma unroll
             for (u32 j = 0; j < SLOTS; j++) {
@@ -553,7 +559,8 @@ INLINE void hand_out(const Params& p, const Row& row, const Set& set, const u16*
 #pragma unroll 1
     for (u32 r = threadIdx.x; r < count; r += blockDim.x) {
         const u32 slot = taken_slots[r];
-        // The number is that of a slot, unless the state changes during the call.
+        // An element of `taken_slots` is the number of a slot, unless somebody else writes to
+        // `used` while the kernel runs: then `number_slots` may have left elements unwritten.
         if (slot >= p.h) continue;
         const u32 entry = set.miss(r);
         row.resident[slot] = static_cast<i32>(entry);
@@ -617,7 +624,9 @@ struct Room {
 // The number of columns, rounded up as the host rounds it to size what a block has for each column.
 INLINE u32 rounded_columns(const Params& p) { return (p.m + 7) / 8 * 8; }
 
-// Serves a row by an empty set. `previous` is the entry before the first one of the warp.
+// Does all phases from the second on for one row, whose columns are noted and whose set is empty.
+// `previous` is the entry in the column before this warp's first column, NONE if there is none;
+// `resident` and `used` have the state of the thread's slots of the first group.
 template <typename Mask>
 INLINE void serve(const Params& p, const Row& row, const Set& set, const Columns<Mask>& columns,
                   u32 previous, u32 (&resident)[SLOTS], u32 (&used)[SLOTS], const Room& room,

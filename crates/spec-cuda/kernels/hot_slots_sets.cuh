@@ -57,8 +57,10 @@ INLINE bool are_aligned(Pointers... pointers) {
     return ((static_cast<u32>(reinterpret_cast<u64>(pointers)) | ...) & 15) == 0;
 }
 
-// Loads neighbouring values of a row of `count` values, from `first` on, which is a multiple of
-// PACK; NONE from `count` on. `by_vectors`: whether the row begins at an aligned address.
+// Loads PACK neighbouring values of a row into `pack`. The row begins at `from` and has `count`
+// values; `first`, a multiple of PACK, is the index of the first value to load. Where the index is
+// `count` or more, `pack` gets NONE. `by_vectors` says that `from` is a multiple of 16 bytes, so
+// that four values may be loaded at once.
 template <u32 PACK>
 INLINE void load_neighbours(u32 (&pack)[PACK], const i32* from, u32 first, u32 count,
                             bool by_vectors) {
@@ -81,8 +83,9 @@ INLINE void load_neighbours(u32 (&pack)[PACK], const i32* from, u32 first, u32 c
     }
 }
 
-// Stores neighbouring values, those with a bit in `which`. `by_vectors`: whether all of them may be
-// written, and go to an aligned address.
+// Stores those of the PACK values of `pack` that have a bit in `which`; value j goes to element
+// first + j of the row that begins at `to`. `by_vectors` says that the values without a bit may be
+// stored too, and that the elements lie at a multiple of 16 bytes, so that four are stored at once.
 template <u32 PACK>
 INLINE void store_neighbours(i32* to, const u32 (&pack)[PACK], u32 first, u32 which,
                              bool by_vectors) {
