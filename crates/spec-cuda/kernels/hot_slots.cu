@@ -55,6 +55,8 @@ constexpr u32 FIRST_EXACT_BIN = LAST_BIN - (1u << LOG_EXACT) + 1;
 constexpr u32 NO_BIN = BINS;
 // Words of a bitmap that are cleared before the range of the entries is known.
 constexpr u32 CLEARED = 4096;
+// The request of a row that is padding.
+constexpr u32 PADDING = NONE;
 // Places that are not there: of a slot whose block is missing, and a number of 2^31 or more.
 constexpr i32 MISSING = -1;
 constexpr i32 TOO_FAR = -2;
@@ -63,17 +65,15 @@ constexpr i32 TOO_FAR = -2;
 struct Row {
     i32* resident;
     i32* used;
-    const i32* blocks;
-    const i32* pages;
     i32* slots;
     i32* fetch_positions;
     i32* fetch_slots;
     // The entry of the first tail slot; above all entries if there is no tail.
     i64 tail_start;
+    // The row of the state, of blocks and of pages.
+    u32 request;
     u32 step;
     bool reset;
-    // Whether the state and the outputs begin at aligned addresses.
-    bool by_vectors;
     // The thread's slots.
     Part<SLOTS> part;
 };
@@ -101,7 +101,7 @@ INLINE i32 place_of(const Params& p, const Row& row, u32 slot) {
     if (!p.has_blocks) return static_cast<i32>(slot);
     const u32 index = quotient(slot, p.block_inverse, p.block_shift);
     if (index >= p.block_count) return MISSING;
-    const i32 block = row.blocks[index];
+    const i32 block = p.block_table[row.request][index];
     return block < 0 ? MISSING : in_block(block, p.block_size, slot - index * p.block_size);
 }
 
@@ -111,7 +111,7 @@ INLINE bool lies_outside(const Params& p, const Row& row, u32 entry, i32& place,
     bool outside = false;
     const u32 index = quotient(entry, p.page_inverse, p.page_shift);
     if (index < p.page_count) {
-        const i32 page = row.pages[index];
+        const i32 page = p.pages[row.request][index];
         if (page > p.null_page) {
             outside = true;
             place = in_block(page, p.page_size, entry - index * p.page_size);
@@ -179,7 +179,7 @@ INLINE void note_columns(const Params& p, const Row& row, Columns<Mask>& columns
     for (u32 g = 0; g < columns.part.groups; g++) {
         const u32 first = columns.part.at(g);
         u32 (&entries)[COLUMNS] = columns.entries;
-        if (g != 0) load_neighbours(entries, columns.wanted, first, p.m, columns.by_vectors);
+        if (g != 0) load_neighbours(entries, columns.wanted, first, p.m, p.by_vectors);
         if (rarely(any_outside)) {
 #pragma unroll 1
             for (u32 j = 0; j < COLUMNS; j++) {
@@ -253,7 +253,7 @@ INLINE void load_bins(const Params& p, const Row& row, const Mine<Mask>& mine, u
         for (u32 j = 0; j < SLOTS; j++) bins[j] = mine.bins[j];
         return;
     }
-    load_neighbours(bins, row.used, row.part.at(group), p.h, row.by_vectors);
+    load_neighbours(bins, row.used, row.part.at(group), p.h, p.by_vectors);
     const u32 free = bits_of<SLOTS>(mine.free, group);
     const u32 empty = bits_of<SLOTS>(mine.empty, group);
 #pragma unroll
@@ -305,8 +305,8 @@ INLINE Mine<Mask> look_up(const Params& p, const Row& row, const Set& set, u32* 
     for (u32 g = 0; g < row.part.groups; g++) {
         const u32 first = row.part.at(g);
         if (g != 0) {
-            load_neighbours(resident, row.resident, first, p.h, row.by_vectors);
-            load_neighbours(used, row.used, first, p.h, row.by_vectors);
+            load_neighbours(resident, row.resident, first, p.h, p.by_vectors);
+            load_neighbours(used, row.used, first, p.h, p.by_vectors);
         }
         const u32 there = slots_of_group(p, row, first, resident, bits);
         const u32 hits = set.look_up(resident, first, losers, mine.is_double);
@@ -367,13 +367,13 @@ INLINE void mark_hits(const Params& p, const Row& row, const Mine<Mask>& mine,
 #pragma unroll 1
     for (u32 g = 0; g < row.part.groups; g++) {
         const u32 first = row.part.at(g);
-        if (row.part.groups > 1) load_neighbours(used, row.used, first, p.h, row.by_vectors);
+        if (row.part.groups > 1) load_neighbours(used, row.used, first, p.h, p.by_vectors);
         const u32 hits = bits_of<SLOTS>(mine.hits, g);
 #pragma unroll
         for (u32 j = 0; j < SLOTS; j++) {
             if (hits >> j & 1) used[j] = row.step;
         }
-        store_neighbours(row.used, used, first, hits, row.by_vectors && first + SLOTS <= p.h);
+        store_neighbours(row.used, used, first, hits, p.by_vectors && first + SLOTS <= p.h);
     }
 }
 
@@ -412,7 +412,7 @@ INLINE u32 select_age(const Row& row, u32* bins, Shared& shared, Mask candidates
         const u32 through = warp_inclusive_sum(own);
         if (lane_id() == WARP - 1) shared.totals[warp] = through;
         __syncthreads();
-        u32 before = sum_before(of_lane(shared.totals, 0)) + through - own;
+        u32 before = sum_before(shared.totals[lane_id()]) + through - own;
         if (before < left && before + own >= left) {
             u32 digit = end - 1;
             while (before + bins[digit] < left) before += bins[digit--];
@@ -526,7 +526,7 @@ INLINE void number_slots(const Row& row, const Taken<Mask>& taken, const Cut& cu
     const u32 of_warp = sum_of(ones(taken.certain) | ones(taken.tied) << 16);
     if (lane_id() == 0) shared.totals[threadIdx.x / WARP] = of_warp;
     __syncthreads();
-    u32 before = sum_before(of_lane(shared.totals, 0));
+    u32 before = sum_before(shared.totals[lane_id()]);
 #pragma unroll 1
     for (u32 g = 0; g < row.part.groups; g++) {
         const u32 certain = bits_of<SLOTS>(taken.certain, g);
@@ -596,7 +596,7 @@ INLINE void answer(const Params& p, const Row& row, const Set& set, const Column
                 rotate(places);
             }
         }
-        const bool by_vectors = row.by_vectors && first + COLUMNS <= p.m;
+        const bool by_vectors = p.by_vectors && first + COLUMNS <= p.m;
         const u32 outside = bits_of<COLUMNS>(columns.outside, g);
         store_neighbours(row.slots, places, first, inside & ~outside, by_vectors && outside == 0);
         const u32 none[COLUMNS] = {NONE, NONE, NONE, NONE};
@@ -646,9 +646,9 @@ INLINE void serve(const Params& p, const Row& row, const Set& set, const Columns
         drop_losers(row, room.losers, room.bins, mine);
         __syncthreads();
     }
-    mark_hits(p, row, mine, used);
     set.note(columns.part, shared);
     sum_bins(room.bins, shared);
+    mark_hits(p, row, mine, used);
     __syncthreads();
     const u32 n = set.misses(shared);
     u32 count = 0;
@@ -720,60 +720,61 @@ INLINE void ask_for(const i32* from, u32 count) {
 template <typename Mask>
 INLINE void one_row(const Params& p, u32 r, const Room& room, Shared& shared) {
     // Loads first, so that their latencies overlap with each other and with clearing.
-    Columns<Mask> columns(p.wanted[r], p.m, p.column_groups);
-    const i64 request = p.requests == nullptr ? static_cast<i64>(r) : p.requests[r];
-    const bool is_request = request >= 0 && request < p.tables;
-    const u64 at = is_request ? static_cast<u64>(request) : 0;
-    Row row = {p.resident[at], p.used[at],           p.block_table[at], p.pages[at],
-               p.slots[r],     p.fetch_positions[r], p.fetch_slots[r],  1ll << 32,
-               0,              false,                false,            Part<SLOTS>(p.slot_groups)};
+    Columns<Mask> columns(p.wanted[r], p.m, p.column_groups, p.by_vectors);
+    // A negative request is above all rows of the state here, of which there are less than 2^31.
+    u32 request = r;
+    if (rarely(p.requests != nullptr)) request = static_cast<u32>(p.requests[r]);
+    const bool is_request = request < p.tables;
+    const u32 at = is_request ? request : 0;
+    Row row = {p.resident[at], p.used[at], p.slots[r], p.fetch_positions[r], p.fetch_slots[r],
+               1ll << 32,      at,         0,          false,                Part<SLOTS>(p.slot_groups)};
     keep(row.resident);
     keep(row.used);
     keep(row.slots);
     keep(row.fetch_positions);
     keep(row.fetch_slots);
     const u32 h = is_request ? p.h : 0;
-    row.by_vectors = are_aligned(row.resident, row.used, row.slots, row.fetch_positions,
-                                 row.fetch_slots);
     u32 resident[SLOTS];
     u32 used[SLOTS];
-    load_neighbours(resident, row.resident, row.part.first, h, row.by_vectors);
-    load_neighbours(used, row.used, row.part.first, h, row.by_vectors);
+    load_neighbours(resident, row.resident, row.part.first, h, p.by_vectors);
+    load_neighbours(used, row.used, row.part.first, h, p.by_vectors);
     if (rarely(row.part.groups > 1)) {
         ask_for(row.resident, h);
         ask_for(row.used, h);
     }
-    row.step = static_cast<u32>(p.steps[p.step_by_row ? r : 0]);
-    row.reset = p.resets != nullptr && p.resets[r] != 0;
-    if (p.tail_starts.data != nullptr) row.tail_start = p.tail_starts[r];
+    row.step = static_cast<u32>(p.steps[r * p.step_stride]);
+    if (rarely(p.resets != nullptr)) row.reset = p.resets[r] != 0;
     u32 bits = 0;
-    if (row.tail_start < 0) {
-        row.tail_start = 0;
-        bits |= BAD_LENGTHS;
+    if (rarely(p.tail_starts.data != nullptr)) {
+        row.tail_start = p.tail_starts[r];
+        if (row.tail_start < 0) {
+            row.tail_start = 0;
+            bits |= BAD_LENGTHS;
+        }
     }
     bool is_lost = false;
     if (rarely(p.requests != nullptr)) {
 #pragma unroll 1
         for (u32 lower = threadIdx.x; lower < r; lower += blockDim.x) {
-            is_lost |= p.requests[lower] == request;
+            is_lost |= static_cast<u32>(p.requests[lower]) == request;
         }
     }
     Set set = {false, narrow_in(p, room), hashed_in(p, room)};
-    if (p.bits_words > 0) fill(set.narrow.bits, 0, min(p.bits_words, CLEARED) + 4, 0);
+    fill(set.narrow.bits, 0, min(p.bits_words, CLEARED), 0);
     fill(room.losers, 0, p.loser_words, 0);
-    fill(room.bins, 0, ALL_BINS, 0);
+    fill(room.bins, 0, BINS, 0);
     note_columns(p, row, columns, is_request, shared, bits);
     // All threads decide alike, also if the request changes while they load it.
     if (rarely(__syncthreads_or(is_lost || !is_request))) {
-        if (threadIdx.x == 0 && request != -1) raise(p.flags, BAD_LENGTHS);
+        if (threadIdx.x == 0 && request != PADDING) raise(p.flags, BAD_LENGTHS);
         leave_out(p, r);
         return;
     }
-    const u32 of_low = of_lane(shared.lows, NONE);
-    const u32 last = of_lane(shared.lasts, NONE);
+    const u32 of_low = shared.lows[lane_id()];
+    const u32 last = shared.lasts[lane_id()];
     const u32 previous = __shfl_up_sync(ALL_LANES, last, 1);
     const u32 low = __reduce_min_sync(ALL_LANES, of_low);
-    const u32 high = __reduce_max_sync(ALL_LANES, of_lane(shared.highs, 0));
+    const u32 high = __reduce_max_sync(ALL_LANES, shared.highs[lane_id()]);
     set.narrow.by_column = __all_sync(
         ALL_LANES, last != UNSORTED && (lane_id() == 0 || of_low == NONE || previous < of_low));
     const u32 before = __shfl_sync(ALL_LANES, lane_id() == 0 ? NONE : previous, threadIdx.x / WARP);
@@ -791,7 +792,7 @@ INLINE void one_row(const Params& p, u32 r, const Room& room, Shared& shared) {
         }
         __syncthreads();
     } else if (rarely(set.narrow.words > CLEARED)) {
-        fill(set.narrow.bits, CLEARED, set.narrow.words / 4 * 4 + 4, 0);
+        fill(set.narrow.bits, CLEARED, (set.narrow.words + 3) / 4 * 4, 0);
         __syncthreads();
     }
     serve(p, row, set, columns, before, resident, used, room, shared, p.fetches + r, bits);
@@ -820,6 +821,7 @@ INLINE void hot_slots(const Params& p) {
         room.places = p.workspace + static_cast<u64>(blockIdx.x) * (words + taken_words);
         room.taken = reinterpret_cast<u16*>(room.places + words);
     }
+    shared.clear();
     for (u32 r = blockIdx.x; r < p.batch; r += gridDim.x) {
         // The shared memory of the row before is no longer read.
         if (rarely(r != blockIdx.x)) __syncthreads();

@@ -51,12 +51,6 @@ struct Part {
 // rows fetch fewer instructions.
 INLINE bool rarely(bool condition) { return __builtin_expect(condition, false); }
 
-// Whether all pointers are multiples of 16.
-template <typename... Pointers>
-INLINE bool are_aligned(Pointers... pointers) {
-    return ((static_cast<u32>(reinterpret_cast<u64>(pointers)) | ...) & 15) == 0;
-}
-
 // Loads PACK neighbouring values of a row into `pack`. The row begins at `from` and has `count`
 // values; `first`, a multiple of PACK, is the index of the first value to load. Where the index is
 // `count` or more, `pack` gets NONE. `by_vectors` says that `from` is a multiple of 16 bytes, so
@@ -129,10 +123,10 @@ struct Columns {
     // The entries of the first group; NONE in a column whose entry is not in the set.
     u32 entries[COLUMNS];
 
-    INLINE Columns(const i32* wanted, u32 m, u32 groups)
+    INLINE Columns(const i32* wanted, u32 m, u32 groups, bool by_vectors)
         : wanted(wanted),
           m(m),
-          by_vectors(are_aligned(wanted)),
+          by_vectors(by_vectors),
           part(groups),
           entered(0),
           outside(0) {
@@ -141,21 +135,23 @@ struct Columns {
 
     // Loads the entries of a group, once `entered` is known.
     INLINE void load(u32 group, u32 (&of_group)[COLUMNS]) const {
-        if (part.groups > 1) load_neighbours(of_group, wanted, part.at(group), m, by_vectors);
+        if (!rarely(part.groups > 1)) {
+#pragma unroll
+            for (u32 j = 0; j < COLUMNS; j++) of_group[j] = entries[j];
+            return;
+        }
+        load_neighbours(of_group, wanted, part.at(group), m, by_vectors);
 #pragma unroll
         for (u32 j = 0; j < COLUMNS; j++) {
-            if (part.groups == 1) {
-                of_group[j] = entries[j];
-            } else if ((entered >> (COLUMNS * group + j) & 1) == 0) {
-                of_group[j] = NONE;
-            }
+            if ((entered >> (COLUMNS * group + j) & 1) == 0) of_group[j] = NONE;
         }
     }
 };
 
 // What the threads of a block share, in addition to the dynamic shared memory.
 struct Shared {
-    // Of each warp: its least and its greatest wanted entry, and that of its last column.
+    // Of each warp: its least and its greatest wanted entry, and that of its last column. Warps that
+    // the block does not have count as warps without entries.
     u32 lows[MAX_WARPS];
     u32 highs[MAX_WARPS];
     u32 lasts[MAX_WARPS];
@@ -170,6 +166,18 @@ struct Shared {
     // The digit at which a selection ends, and how many slots are left to choose there.
     u32 digit;
     u32 left;
+
+    // Writes what the warps leave that the block does not have, so that a lane for each warp can
+    // read the values of all of them.
+    INLINE void clear() {
+        const u32 warp = threadIdx.x;
+        if (warp < blockDim.x / WARP || warp >= MAX_WARPS) return;
+        lows[warp] = NONE;
+        highs[warp] = 0;
+        lasts[warp] = NONE;
+        totals[warp] = 0;
+        missing[warp] = 0;
+    }
 };
 
 // Marks the higher of two slots that hold one entry: `slot`, and `other`, the lowest slot that came
@@ -202,6 +210,8 @@ struct Narrow {
     // Enters neighbouring entries, of the columns from `first` on; NONE in a column without one.
     // `previous` is the entry of the column before, NONE if there is none.
     INLINE void enter(const u32 (&pack)[COLUMNS], u32 first, u32 previous) const {
+        // The word behind those of entries, see `find`.
+        if (threadIdx.x == 0) bits[words] = 0;
         u32 word_before = previous == NONE ? NONE : (previous - base) / WARP;
         u32 owner[COLUMNS];
 #pragma unroll
@@ -239,7 +249,7 @@ struct Narrow {
         total = sum_of(total);
         if (lane_id() == 0) shared.totals[threadIdx.x / WARP] = total;
         __syncthreads();
-        const u32 of_warp = of_lane(shared.totals, 0);
+        const u32 of_warp = shared.totals[lane_id()];
         u32 before = sum_before(of_warp);
         const u32 count = sum_of(of_warp);
 #pragma unroll 1
@@ -345,10 +355,10 @@ struct Narrow {
         if (lane_id() == 0) shared.missing[threadIdx.x / WARP] = own;
     }
 
-    INLINE u32 misses(const Shared& shared) const { return sum_of(of_lane(shared.missing, 0)); }
+    INLINE u32 misses(const Shared& shared) const { return sum_of(shared.missing[lane_id()]); }
 
     INLINE void list_misses(const Part<COLUMNS>& part, Shared& shared) const {
-        u32 before = sum_before(of_lane(shared.missing, 0));
+        u32 before = sum_before(shared.missing[lane_id()]);
 #pragma unroll 1
         for (u32 g = 0; g < part.groups; g++) {
             const u32 first = part.at(g);
@@ -467,8 +477,6 @@ struct Hashed {
         }
     }
 
-    INLINE u32 misses(const Shared& shared) const { return shared.misses; }
-
     INLINE void list_misses(Shared& shared) const {
         const u32 n = shared.misses;
         const u32 words = (shared.highest - shared.lowest) / 32 + 1;
@@ -519,8 +527,11 @@ struct Set {
         }
     }
 
+    // Without a branch around the sum: NVRTC 12.9 makes predicates of such a branch, and gives the
+    // sum a wrong one.
     INLINE u32 misses(const Shared& shared) const {
-        return rarely(is_hashed) ? hashed.misses(shared) : narrow.misses(shared);
+        const u32 of_narrow = narrow.misses(shared);
+        return is_hashed ? shared.misses : of_narrow;
     }
 
     INLINE void list_misses(const Part<COLUMNS>& part, Shared& shared) const {

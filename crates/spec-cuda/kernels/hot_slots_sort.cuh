@@ -10,12 +10,6 @@ constexpr u32 MAX_WARPS = WORKSPACE_THREADS / WARP;
 // Threads for each entry of a few that are sorted by counting.
 constexpr u32 LANES = 4;
 
-// A value that each warp of the block has left in `of_warps`, for the lane with the warp's number;
-// `none` for the other lanes.
-INLINE u32 of_lane(const u32 (&of_warps)[MAX_WARPS], u32 none) {
-    return lane_id() < blockDim.x / WARP ? of_warps[lane_id()] : none;
-}
-
 // The sum of the lanes' values that are those of the warps before this one; and of all warps. All
 // lanes of a warp call these functions together.
 INLINE u32 sum_before(u32 value) {
@@ -63,7 +57,7 @@ INLINE void sort_by_bitmap(u32 (&totals)[MAX_WARPS], u32* bitmap, u32 words, u32
     count = __reduce_add_sync(ALL_LANES, count);
     if (lane_id() == 0) totals[warp] = count;
     __syncthreads();
-    u32 to = sum_before(of_lane(totals, 0));
+    u32 to = sum_before(totals[lane_id()]);
 #pragma unroll 1
     for (u32 i = lane_id(); i < words_per_warp; i += WARP) {
         u32 word = bitmap[start + i];

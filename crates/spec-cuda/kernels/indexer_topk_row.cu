@@ -6,9 +6,8 @@
 // If the bin has few keys, each of these is compared with every other. Else its keys are counted
 // again, in bins of a smaller range, until few keys or equal ones are left.
 //
-// The first bins follow the magnitude of scores: 32 bins for each power of two between 2^-15 and
-// 2^17, as the upper bits of an f16 would give. Of normal scores, a bin has a hundredth, so that
-// counting once is enough.
+// The first bins are the upper bits of the scores as f16: 32 bins for each power of two between
+// 2^-14 and 2^16. Of normal scores, a bin has a hundredth, so that counting once is enough.
 //
 // A warp has neighbouring columns: its lanes have 4 of them each in a first group of 128 columns, 4
 // in a second, and so on. So a load takes neighbouring vectors, and one sum over the lanes, with a
@@ -27,6 +26,8 @@ constexpr u32 BINS = 1u << BIN_BITS;
 constexpr u32 MAX_COMPARED = 256;
 // A score that is always chosen has this key, which no score has.
 constexpr u32 FORCED_KEY = NONE;
+// The key of -inf, whose bits are 0xFF800000, and of NaN.
+constexpr u32 KEY_OF_NAN = ~0xFF800000u;
 // The first position that an i32 does not hold.
 constexpr u32 END_OF_POSITIONS = 1u << 31;
 // Neighbouring columns of a lane, and groups of so many.
@@ -96,30 +97,50 @@ INLINE u16* chosen() {
 }
 
 // ---- the first bins ----------------------------------------------------------------
+//
+// The bin of a score is the upper 11 bits of the score as an f16, rounded towards 0: its sign, its
+// exponent, and 5 bits of its mantissa. So the bins of scores from 0 up ascend, and those of
+// negative scores, behind them, descend.
 
-// The bits of a key below its sign, exponent and 5 bits of its mantissa.
-constexpr u32 KEY_SHIFT = 18;
-// The upper bits of the keys of -2^17 and of 2^-15, from which on bins have 2^18 keys each.
-constexpr u32 NEGATIVE_BINS = 8191 - (127 - 15) * 32 - 1023;
-constexpr u32 POSITIVE_BINS = 8192 + (127 - 15) * 32 - 1;
-constexpr u32 MIDDLE_BIN = BINS / 2 - 1;
+constexpr u32 NEGATIVE_BINS = BINS / 2;
+// The bits of an f16 below those that a bin has.
+constexpr u32 BIN_SHIFT = 16 - BIN_BITS;
+// The bins of infinity and, with NEGATIVE_BINS added, of negative infinity. Those behind are of
+// f16s that are NaN, which no score becomes.
+constexpr u32 INFINITE_BIN = 0x7C00 >> BIN_SHIFT;
+// The bin of scores that are always chosen, before all others in the order of the search; and that
+// of columns which the row does not cover, behind all others.
+constexpr u32 FORCED_BIN = NEGATIVE_BINS - 1;
+constexpr u32 UNCOVERED_BIN = BINS - 1;
 
-INLINE u32 first_bin(u32 key) {
-    const u32 upper = key >> KEY_SHIFT;
-    const u32 negative = min(max(upper, NEGATIVE_BINS) - NEGATIVE_BINS, MIDDLE_BIN);
-    const u32 positive = min(max(upper, POSITIVE_BINS) - POSITIVE_BINS, MIDDLE_BIN + 1);
-    return negative + positive;
+// The bins of two scores that are not NaN.
+INLINE void first_bins(float a, float b, u32& of_a, u32& of_b) {
+    u32 both;
+    asm("cvt.rz.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(b), "f"(a));
+    of_a = (both & 0xFFFF) >> BIN_SHIFT;
+    of_b = both >> (16 + BIN_SHIFT);
 }
 
-// The smallest key of a first bin. The last bins of each side have all larger magnitudes, and the
-// middle one has all smaller ones.
+// The smallest magnitude in a bin of scores from 0 up, as the bits of an f32.
+INLINE u32 magnitude_of(u32 bin) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(static_cast<u16>(bin << BIN_SHIFT)));
+    return __float_as_uint(x);
+}
+
+// The smallest and the largest key that scores of a first bin may have.
 INLINE u32 lowest_of(u32 bin) {
-    if (bin == 0) return 1;
-    const u32 upper = bin <= MIDDLE_BIN ? NEGATIVE_BINS + bin : POSITIVE_BINS + (bin - MIDDLE_BIN);
-    return upper << KEY_SHIFT;
+    if (bin == FORCED_BIN) return FORCED_KEY;
+    if (bin < NEGATIVE_BINS) return 0x80000000u + magnitude_of(bin);
+    return bin == NEGATIVE_BINS + INFINITE_BIN
+               ? KEY_OF_NAN
+               : 0x80000000u - magnitude_of(bin + 1 - NEGATIVE_BINS);
 }
-
-INLINE u32 highest_of(u32 bin) { return bin == BINS - 1 ? NONE : lowest_of(bin + 1) - 1; }
+INLINE u32 highest_of(u32 bin) {
+    if (bin == FORCED_BIN) return FORCED_KEY;
+    if (bin >= NEGATIVE_BINS) return 0x7FFFFFFFu - magnitude_of(bin - NEGATIVE_BINS);
+    return bin == INFINITE_BIN ? FORCED_KEY - 1 : 0x7FFFFFFFu + magnitude_of(bin + 1);
+}
 
 // ---- the cut -----------------------------------------------------------------------
 
@@ -143,10 +164,14 @@ INLINE void clear_bins(Shared& s) {
     }
 }
 
-// Finds the bin with the key of rank `wanted`, from the largest key down.
-INLINE void search_bins(Shared& s, u32 wanted) {
+// Finds the bin with the key of rank `wanted`, from the largest key down. `by_sign` says that these
+// are the first bins, of which the second half descends.
+INLINE void search_bins(Shared& s, u32 wanted, bool by_sign) {
     const u32 of_thread = BINS / blockDim.x;
-    const u32* const bins = s.bins + BINS - of_thread * (threadIdx.x + 1);
+    const bool descends = by_sign && threadIdx.x >= blockDim.x / 2;
+    const u32 behind = by_sign ? NEGATIVE_BINS : BINS;
+    const u32 first = descends ? of_thread * threadIdx.x : behind - of_thread * (threadIdx.x + 1);
+    const u32* const bins = s.bins + first;
     u32 own = 0;
 #pragma unroll 1
     for (u32 j = 0; j < of_thread; j += 2) {
@@ -157,12 +182,12 @@ INLINE void search_bins(Shared& s, u32 wanted) {
     u32 all;
     u32 before = sum_before(s, __shfl_sync(ALL_LANES, through, WARP - 1), all) + through - own;
     if (before < wanted && before + own >= wanted) {
-        u32 j = of_thread - 1;
+        u32 j = descends ? 0 : of_thread - 1;
         while (before + bins[j] < wanted) {
             before += bins[j];
-            j--;
+            j += descends ? 1 : -1;
         }
-        s.bin = BINS - of_thread * (threadIdx.x + 1) + j;
+        s.bin = first + j;
         s.wanted = wanted - before;
         s.inside = bins[j];
     }
@@ -219,7 +244,7 @@ INLINE Cut compare(Shared& s, const Keys& keys, u32 low, u32 high, u32 wanted) {
 // The cut that leaves the `k` largest keys, of which there are more. The first bins were counted
 // before the last barrier.
 INLINE Cut find_cut(Shared& s, const Keys& keys, u32 k) {
-    search_bins(s, k);
+    search_bins(s, k, true);
     u32 low = lowest_of(s.bin);
     u32 high = highest_of(s.bin);
     u32 wanted = s.wanted;
@@ -254,7 +279,7 @@ INLINE Cut find_cut(Shared& s, const Keys& keys, u32 k) {
             s.lowest = NONE;
             s.highest = 0;
         }
-        search_bins(s, wanted);
+        search_bins(s, wanted, false);
         low += s.bin << shift;
         high = low + min(high - low, (1u << shift) - 1);
         wanted = s.wanted;
@@ -322,13 +347,15 @@ struct Row {
         return has_positions(candidate, bits) && position(i, candidate) < length;
     }
 
-    // Writes an output: column i, or that there is none.
-    INLINE void put(u32 place, u32 i, u32& bits) const {
+    // The position of a column that was chosen; NONE for NONE.
+    INLINE u32 position_of(u32 i) const {
+        if (i == NONE || p.candidates.data == nullptr) return i;
+        return position(i, __ldg(p.candidates[row] + place_of(i)));
+    }
+
+    // Writes an output: column i, which has position `at`, or that there is none.
+    INLINE void put(u32 place, u32 i, u32 at, u32& bits) const {
         const bool is_column = i != NONE;
-        u32 at = i;
-        if (is_column && p.candidates.data != nullptr) {
-            at = position(i, __ldg(p.candidates[row] + place_of(i)));
-        }
         p.indices.set(row, place, static_cast<i32>(at));
         if (p.values.data != nullptr) {
             put_value(p, row, place, is_column ? to_f32(scores[i]) : negative_infinity());
@@ -337,12 +364,9 @@ struct Row {
     }
 };
 
-// NaN has the key of -inf, whose bits are 0xFF800000.
-constexpr u32 KEY_OF_NAN = ~0xFF800000u;
-
-// The sort key of a score that is not NaN: that of `exact::sort_key`, without a branch.
+// The sort key of a score that is neither NaN nor -0: that of `exact::sort_key`, without a branch.
 INLINE u32 key_of_number(float x) {
-    const u32 bits = __float_as_uint(exact::add(x, 0.0f));
+    const u32 bits = __float_as_uint(x);
     return bits ^ (static_cast<u32>(static_cast<i32>(bits) >> 31) | 0x80000000u);
 }
 
@@ -381,6 +405,20 @@ struct Loaded {
 
 constexpr u32 ALL_COVERED = (1u << PACK) - 1;
 
+// A condition that few groups meet. The compiler places the code behind it apart.
+INLINE bool rarely(bool condition) { return __builtin_expect(condition, false); }
+
+// Whether the row covers all of the columns first, .. first + PACK - 1, for a reason that is found
+// fast. `candidate` is that of the first column.
+template <typename T>
+INLINE bool covers_all(const Row<T>& row, u32 first, u32 end, i32 candidate) {
+    const WholeRows<T>& p = row.p;
+    if (p.candidates.data == nullptr) return first + PACK <= end;
+    return p.block % PACK == 0 && first + PACK <= end &&
+           static_cast<u32>(candidate) <= p.last_candidate &&
+           row.position(first, candidate) + PACK <= row.length;
+}
+
 // Which of the columns first, .. first + PACK - 1 the row covers, a bit for each. `candidate` is
 // that of the first column.
 template <typename T>
@@ -415,52 +453,72 @@ INLINE u32 read(Shared& s, const Row<T>& row, const Loaded<T>& loaded, Keys& key
     const bool has_forced = p.forced_first + p.forced_last > 0;
     const u32 first_end = min(p.forced_first, end);
     const u32 last_begin = end - min(p.forced_last, end - first_end);
+    // Kept in a register, since the compiler computes the address anew for each group otherwise.
+    u32 place_of_bins = static_cast<u32>(__cvta_generic_to_shared(s.bins));
+    asm volatile("" : "+r"(place_of_bins));
+    u32* const counters = static_cast<u32*>(__cvta_shared_to_generic(place_of_bins));
     u32 bits = 0;
-    u32 count = 0;
+    // Columns of candidates that the row does not cover.
+    u32 uncovered = 0;
 #pragma unroll
     for (u32 g = 0; g < MAX_GROUPS; g++) {
         if (g >= keys.groups) break;
         const u32 first = keys.column(g);
-        const u32 mask = covered(row, first, end, loaded.candidates[g], bits);
-        count += __popc(mask);
-        u32 (&of_group)[PACK] = keys.keys[g];
+        u32 mask = ALL_COVERED;
+        if (rarely(!covers_all(row, first, end, loaded.candidates[g]))) {
+            mask = covered(row, first, end, loaded.candidates[g], bits);
+            uncovered += (first < end ? min(end - first, PACK) : 0) - __popc(mask);
+        }
         float scores[PACK];
         // NaN if a score is NaN or infinite.
         float probe = 0.0f;
 #pragma unroll
         for (u32 j = 0; j < PACK; j++) {
-            scores[j] = to_f32(loaded.packs[g].items[j]);
+            // The sum with 0 is the score, and 0 for -0.
+            scores[j] = exact::add(to_f32(loaded.packs[g].items[j]), 0.0f);
             probe = __fmaf_rn(scores[j], 0.0f, probe);
-            of_group[j] = key_of_number(scores[j]);
         }
-        if (probe != probe) {
+        if (rarely(probe != probe)) {
 #pragma unroll
             for (u32 j = 0; j < PACK; j++) {
                 if (scores[j] == scores[j]) continue;
-                of_group[j] = KEY_OF_NAN;
+                scores[j] = negative_infinity();
                 if (mask >> j & 1) bits |= NON_FINITE;
             }
+        }
+        u32 (&of_group)[PACK] = keys.keys[g];
+        u32 bins[PACK];
+#pragma unroll
+        for (u32 j = 0; j < PACK; j++) of_group[j] = key_of_number(scores[j]);
+#pragma unroll
+        for (u32 j = 0; j < PACK; j += 2) {
+            first_bins(scores[j], scores[j + 1], bins[j], bins[j + 1]);
         }
         if (has_forced) {
 #pragma unroll
             for (u32 j = 0; j < PACK; j++) {
                 const u32 i = first + j;
-                if (i < first_end || i >= last_begin) of_group[j] = FORCED_KEY;
+                if (i < first_end || i >= last_begin) {
+                    of_group[j] = FORCED_KEY;
+                    bins[j] = FORCED_BIN;
+                }
             }
         }
-        if (mask != ALL_COVERED) {
+        if (rarely(mask != ALL_COVERED)) {
 #pragma unroll
             for (u32 j = 0; j < PACK; j++) {
-                if ((mask >> j & 1) == 0) of_group[j] = 0;
+                if ((mask >> j & 1) == 0) {
+                    of_group[j] = 0;
+                    bins[j] = UNCOVERED_BIN;
+                }
             }
         }
-        // Columns that are not covered are counted in the bin of the smallest keys.
 #pragma unroll
-        for (u32 j = 0; j < PACK; j++) atomicAdd(&s.bins[first_bin(of_group[j])], 1u);
+        for (u32 j = 0; j < PACK; j++) atomicAdd(&counters[bins[j]], 1u);
     }
     if (p.candidates.data != nullptr) {
-        count = __reduce_add_sync(ALL_LANES, count);
-        if (lane_id() == 0) atomicAdd(&s.covered, count);
+        uncovered = __reduce_add_sync(ALL_LANES, uncovered);
+        if (uncovered != 0 && lane_id() == 0) atomicSub(&s.covered, uncovered);
     }
     return bits;
 }
@@ -541,8 +599,8 @@ INLINE void choose(const WholeRows<T>& p) {
         s.listed = 0;
         s.lowest = NONE;
         s.highest = 0;
-        // With candidates, the scores that the row covers are counted.
-        s.covered = has_candidates ? 0 : row.length;
+        // With candidates, `read` takes away the columns that the row does not cover.
+        s.covered = end;
     }
     __syncthreads();
     u32 bits = read(s, row, loaded, keys, end);
@@ -555,8 +613,15 @@ INLINE void choose(const WholeRows<T>& p) {
     } else {
         list_chosen<true>(s, keys, cut);
     }
-    for (u32 i = threadIdx.x; i < p.k; i += blockDim.x) {
-        row.put(i, i < count ? chosen()[i] : NONE, bits);
+    // Two outputs of a thread in each turn, so that their loads are in flight at once.
+    for (u32 i = threadIdx.x; i < p.k; i += 2 * blockDim.x) {
+        const u32 other = i + blockDim.x;
+        const u32 column = i < count ? chosen()[i] : NONE;
+        const u32 other_column = other < min(count, p.k) ? chosen()[other] : NONE;
+        const u32 position = row.position_of(column);
+        const u32 other_position = row.position_of(other_column);
+        row.put(i, column, position, bits);
+        if (other < p.k) row.put(other, other_column, other_position, bits);
     }
     const u32 any = __reduce_or_sync(ALL_LANES, bits);
     if (threadIdx.x % WARP == 0) raise(p.flags, any);

@@ -39,6 +39,11 @@ pub struct Rows {
 impl Rows {
     /// Stands for an optional matrix that the caller did not pass.
     pub(crate) const ABSENT: Rows = Rows { data: 0, stride: 0 };
+
+    /// Whether each of `count` rows of 32-bit elements begins at a multiple of 16 bytes.
+    pub(crate) fn are_aligned(&self, count: usize) -> bool {
+        self.data.is_multiple_of(16) && (self.stride.is_multiple_of(4) || count <= 1)
+    }
 }
 
 /// Integers of 32 or 64 bits, which the kernel reads as 64 bits. The kernel reads a

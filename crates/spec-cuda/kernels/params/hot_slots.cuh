@@ -50,7 +50,7 @@ struct Params {
     // shared memory.
     u32* workspace;
     // The number of rows.
-    u64 batch;
+    u32 batch;
     // The number of rows of the state.
     u32 tables;
     // The number of wanted values of a row.
@@ -74,8 +74,10 @@ struct Params {
     i32 null_page;
     // Whether `block_table` is there.
     u32 has_blocks;
-    // Whether each row has a step of its own.
-    u32 step_by_row;
+    // 1 if each row has a step of its own, 0 if all rows have one.
+    u32 step_stride;
+    // Whether each row of the columns, the state and the outputs begins at a multiple of 16 bytes.
+    u32 by_vectors;
     // The base-2 logarithm of the places of the hash table, at least 10.
     u32 log_places;
     // Words of the list of misses of a hashed set, a power of two, at least m.
@@ -121,19 +123,20 @@ static_assert(SPEC_OFFSET(Params, fetches) == 176);
 static_assert(SPEC_OFFSET(Params, flags) == 184);
 static_assert(SPEC_OFFSET(Params, workspace) == 192);
 static_assert(SPEC_OFFSET(Params, batch) == 200);
-static_assert(SPEC_OFFSET(Params, tables) == 208);
-static_assert(SPEC_OFFSET(Params, m) == 212);
-static_assert(SPEC_OFFSET(Params, h) == 216);
-static_assert(SPEC_OFFSET(Params, column_groups) == 220);
-static_assert(SPEC_OFFSET(Params, slot_groups) == 224);
-static_assert(SPEC_OFFSET(Params, tail) == 228);
-static_assert(SPEC_OFFSET(Params, block_size) == 232);
-static_assert(SPEC_OFFSET(Params, block_count) == 236);
-static_assert(SPEC_OFFSET(Params, page_size) == 240);
-static_assert(SPEC_OFFSET(Params, page_count) == 244);
-static_assert(SPEC_OFFSET(Params, null_page) == 248);
-static_assert(SPEC_OFFSET(Params, has_blocks) == 252);
-static_assert(SPEC_OFFSET(Params, step_by_row) == 256);
+static_assert(SPEC_OFFSET(Params, tables) == 204);
+static_assert(SPEC_OFFSET(Params, m) == 208);
+static_assert(SPEC_OFFSET(Params, h) == 212);
+static_assert(SPEC_OFFSET(Params, column_groups) == 216);
+static_assert(SPEC_OFFSET(Params, slot_groups) == 220);
+static_assert(SPEC_OFFSET(Params, tail) == 224);
+static_assert(SPEC_OFFSET(Params, block_size) == 228);
+static_assert(SPEC_OFFSET(Params, block_count) == 232);
+static_assert(SPEC_OFFSET(Params, page_size) == 236);
+static_assert(SPEC_OFFSET(Params, page_count) == 240);
+static_assert(SPEC_OFFSET(Params, null_page) == 244);
+static_assert(SPEC_OFFSET(Params, has_blocks) == 248);
+static_assert(SPEC_OFFSET(Params, step_stride) == 252);
+static_assert(SPEC_OFFSET(Params, by_vectors) == 256);
 static_assert(SPEC_OFFSET(Params, log_places) == 260);
 static_assert(SPEC_OFFSET(Params, list_words) == 264);
 static_assert(SPEC_OFFSET(Params, bitmap_words) == 268);

@@ -62,7 +62,7 @@ launch_params! {
         /// in shared memory.
         workspace: u64 as "u32*",
         /// The number of rows.
-        batch: u64,
+        batch: u32,
         /// The number of rows of the state.
         tables: u32,
         /// The number of wanted values of a row.
@@ -86,8 +86,11 @@ launch_params! {
         null_page: i32,
         /// Whether `block_table` is there.
         has_blocks: u32,
-        /// Whether each row has a step of its own.
-        step_by_row: u32,
+        /// 1 if each row has a step of its own, 0 if all rows have one.
+        step_stride: u32,
+        /// Whether each row of the columns, the state and the outputs begins at a multiple of 16
+        /// bytes.
+        by_vectors: u32,
         /// The base-2 logarithm of the places of the hash table, at least 10.
         log_places: u32,
         /// Words of the list of misses of a hashed set, a power of two, at least m.
@@ -252,10 +255,21 @@ unsafe impl Kernel<HotSlots> for Prepared {
         let no_tail = Integers { data: 0, wide: 0 };
         let (block_inverse, block_shift) = inverse(plan.params.block_size);
         let (page_inverse, page_shift) = inverse(plan.params.page_size);
+        let by_columns = [
+            cuda.rows(b.wanted, &plan.wanted)?,
+            cuda.rows(b.slots, &plan.slots)?,
+            cuda.rows(b.fetch_positions, &plan.fetch_positions)?,
+            cuda.rows(b.fetch_slots, &plan.fetch_slots)?,
+        ];
+        let state = [cuda.rows(b.resident, &plan.resident)?, cuda.rows(b.used, &plan.used)?];
+        let [wanted, slots, fetch_positions, fetch_slots] = by_columns;
+        let [resident, used] = state;
+        let by_vectors = by_columns.iter().all(|rows| rows.are_aligned(plan.batch()))
+            && state.iter().all(|rows| rows.are_aligned(plan.tables()));
         let params = Params {
-            wanted: cuda.rows(b.wanted, &plan.wanted)?,
-            resident: cuda.rows(b.resident, &plan.resident)?,
-            used: cuda.rows(b.used, &plan.used)?,
+            wanted,
+            resident,
+            used,
             block_table: match &plan.block_table {
                 Some(matrix) => cuda.rows(b.block_table, matrix)?,
                 None => Rows::ABSENT,
@@ -264,9 +278,9 @@ unsafe impl Kernel<HotSlots> for Prepared {
                 Some(matrix) => cuda.rows(b.pages, matrix)?,
                 None => Rows::ABSENT,
             },
-            slots: cuda.rows(b.slots, &plan.slots)?,
-            fetch_positions: cuda.rows(b.fetch_positions, &plan.fetch_positions)?,
-            fetch_slots: cuda.rows(b.fetch_slots, &plan.fetch_slots)?,
+            slots,
+            fetch_positions,
+            fetch_slots,
             steps: cuda.integers(b.step, plan.step.dtype)?,
             tail_starts: match plan.tail_starts {
                 Some(dtype) => cuda.integers(b.tail_starts, dtype)?,
@@ -277,7 +291,7 @@ unsafe impl Kernel<HotSlots> for Prepared {
             fetches: cuda.pointer(b.fetches)?,
             flags: cuda.pointer(b.flags)?,
             workspace: cuda.workspace(workspace, self.workspace_size)?,
-            batch: plan.batch() as u64,
+            batch: plan.batch() as u32,
             tables: plan.tables() as u32,
             m: plan.m() as u32,
             h: plan.h() as u32,
@@ -290,7 +304,8 @@ unsafe impl Kernel<HotSlots> for Prepared {
             page_count: columns(plan.pages),
             null_page: plan.params.null_page,
             has_blocks: u32::from(plan.block_table.is_some()),
-            step_by_row: u32::from(plan.step_by_row()),
+            step_stride: u32::from(plan.step_by_row()),
+            by_vectors: u32::from(by_vectors),
             log_places: room.log_places,
             list_words: room.list_words,
             bitmap_words: room.bitmap_words,
