@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use crate::manifest::{Manifest, sha256};
 use crate::nvrtc::{Compiled, Nvrtc};
 use crate::pack::archive::{self, Kind};
-use crate::pack::{Image, Target, families, pack, sizes, target_name, with_short_frames};
+use crate::pack::{
+    Image, Target, families, pack, reductions, sizes, target_name, with_short_frames,
+};
 use crate::toolchain::{self, Toolchain, packages};
 use crate::{Result, read, root, write};
 
@@ -417,8 +419,12 @@ impl Compiler {
                 if verbose || log.contains("warning") {
                     println!("{log}\n{name} {}: {} bytes", target_name(target), bytes.len());
                 }
-                let bytes = if target.1 == Kind::Sass { with_short_frames(&bytes)? } else { bytes };
-                Ok(Image { target, bytes })
+                if target.1 == Kind::Ptx {
+                    return Ok(Image { target, bytes });
+                }
+                let at_fault = |words| format!("{name}.cu for {}: {words}", target_name(target));
+                reductions::check(&bytes).map_err(at_fault)?;
+                Ok(Image { target, bytes: with_short_frames(&bytes)? })
             });
             images.push(family.collect::<Result<_>>()?);
         }

@@ -2,6 +2,7 @@
 //! `crates/spec-cuda/src/archive/mod.rs`.
 
 mod ptx;
+pub(crate) mod reductions;
 
 use std::io::Write;
 use std::time::{Duration, Instant};

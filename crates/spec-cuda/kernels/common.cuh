@@ -49,6 +49,21 @@ INLINE void follow() {
 #endif
 }
 
+// ---- hints to the compiler ---------------------------------------------------
+
+// A condition that few threads meet. The compiler places the code behind it apart, so that the
+// other threads fetch fewer instructions.
+INLINE bool rarely(bool condition) { return __builtin_expect(condition, false); }
+
+// Hides how an address in shared memory was computed, so that the compiler keeps the address in a
+// register. Otherwise it computes the address anew at every access.
+template <typename T>
+INLINE void keep_shared(T*& pointer) {
+    u32 place = static_cast<u32>(__cvta_generic_to_shared(pointer));
+    asm volatile("" : "+r"(place));
+    pointer = static_cast<T*>(__cvta_shared_to_generic(place));
+}
+
 // ---- arguments ---------------------------------------------------------------
 
 // The offset of a field, or of a field of a field, in a struct, in bytes. This is `offsetof`, whose
@@ -198,6 +213,27 @@ struct SumsOfWarps {
     INLINE T before(u32 warp) const { return __shfl_sync(ALL_LANES, through - own, warp); }
     INLINE T all() const { return __shfl_sync(ALL_LANES, through, WARP - 1); }
 };
+
+// Where the item of a rank lies among the items of neighbouring bins: in which bin, its rank among
+// the items of this bin, and how many items the bin has.
+struct RankInBins {
+    u32 bin;
+    u32 rank;
+    u32 inside;
+};
+
+// Finds the item of a rank, from 1 on, in bins that have at least so many items.
+template <u32 N>
+INLINE RankInBins find_rank(const u32 (&bins)[N], u32 rank) {
+    RankInBins result = {0, rank, bins[0]};
+#pragma unroll
+    for (u32 i = 1; i < N; i++) {
+        if (result.bin == i - 1 && result.rank > result.inside) {
+            result = {i, result.rank - result.inside, bins[i]};
+        }
+    }
+    return result;
+}
 
 // ---- copies --------------------------------------------------------------------
 

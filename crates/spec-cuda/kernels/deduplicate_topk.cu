@@ -157,7 +157,9 @@ INLINE u32 write_values(const Shared& shared, const u32 (&values)[ITEMS], i32* o
     if (lane_id() == 0) sizes[threadIdx.x / WARP] = size;
     u32 count = 0;
     u32 seen = 1;
-    if (__syncthreads_or(size > 1)) seen = __reduce_or_sync(ALL_LANES, sizes[lane_id()]);
+    const bool is_any_large = __syncthreads_or(size > 1);
+    const u32 all_sizes = __reduce_or_sync(ALL_LANES, sizes[lane_id()]);
+    if (is_any_large) seen = all_sizes;
     u32 base = 0;
     bool marked = true;
     bool equals = false;

@@ -31,17 +31,18 @@
 // on an H100), else the table and its list in the workspace.
 //
 // Bytes: 4 m + 8 h read, 12 m + 4 (hits) + 8 n written: 70 KB for h 4096, m 2048. The number of
-// instructions decides, not bytes: a row with 2 % misses takes 25,700, counted for whole warps by
-// `ncu --section SourceCounters -k regex:hot_slots -c 1 spec-bench hot_slots --device cuda:0 \
-//  --shape batch=1,misses=20 --quick`, and a multiprocessor executes 4 in a cycle at most. So
-// threads have many slots, a block has few warps, and what few rows need stands behind a branch
-// that the others do not take.
+// instructions and their latencies decide, not bytes: a row with 2 % misses takes 22,700
+// instructions, counted for whole warps by `ncu --section SourceCounters -k regex:hot_slots -c 1
+// spec-bench hot_slots --device cuda:0 --shape batch=1,misses=20 --quick`. A multiprocessor
+// executes 4 in a cycle at most, and half as many here: a block has few warps, which would wait
+// while others execute. So threads have many slots, whose loads are under way at once, and what few
+// rows need stands behind a branch that the others do not take.
 #include "hot_slots_sets.cuh"
 
 // Neighbouring bins of a lane, and warps that have bins.
 constexpr u32 BINS_OF_LANE = 4;
 constexpr u32 BIN_WARPS = BINS / (BINS_OF_LANE * WARP);
-static_assert(BIN_WARPS <= THREADS / WARP && THREADS <= WORKSPACE_THREADS);
+static_assert(BIN_WARPS <= THREADS / WARP && THREADS <= WORKSPACE_THREADS && BINS_OF_LANE == 4);
 // Ages below 2^LOG_EXACT have a bin each, others one for each value of their LOG_SHARED + 1 highest
 // bits. Bins descend with age; bin 0 has empty slots.
 constexpr u32 LOG_EXACT = 10;
@@ -158,12 +159,6 @@ struct Taken {
     Mask certain;
     Mask tied;
 };
-
-// The bits that a mask has for a group: PACK of them.
-template <u32 PACK, typename Mask>
-INLINE u32 bits_of(Mask mask, u32 group) {
-    return static_cast<u32>(mask >> (PACK * group)) & ((1u << PACK) - 1);
-}
 
 // Finds which columns have an entry for the set, the range of these entries in each warp, and
 // whether they ascend. Columns whose entries lie outside of the slots get their answers.
@@ -426,56 +421,43 @@ INLINE u32 select_age(const Row& row, u32* bins, Shared& shared, Mask candidates
     return prefix;
 }
 
-// A lane's neighbouring bins, of the bins that warp `warp` has.
-INLINE uint4 bins_of_warp(const u32* bins, u32 warp) {
-    return reinterpret_cast<const uint4*>(bins)[warp * WARP + lane_id()];
-}
+// The free slots of a thread's neighbouring bins.
+struct OwnBins {
+    u32 of_bin[BINS_OF_LANE];
+    u32 own;
+    // Those of the lane and of the lanes before it.
+    u32 through;
+};
 
 // Adds the bins of each warp in `shared.free`.
-INLINE void sum_bins(const u32* bins, Shared& shared) {
-    const u32 warp = threadIdx.x / WARP;
-    if (warp >= BIN_WARPS) return;
-    const uint4 four = bins_of_warp(bins, warp);
-    const u32 free = sum_of(four.x + four.y + four.z + four.w);
-    if (lane_id() == 0) shared.free[warp] = free;
+INLINE OwnBins sum_bins(const u32* bins, Shared& shared) {
+    OwnBins result = {};
+    if (threadIdx.x < BINS / BINS_OF_LANE) {
+        const uint4 four = reinterpret_cast<const uint4*>(bins)[threadIdx.x];
+        result = {{four.x, four.y, four.z, four.w}, four.x + four.y + four.z + four.w, 0};
+    }
+    result.through = warp_inclusive_sum(result.own);
+    if (lane_id() == WARP - 1) shared.free[threadIdx.x / WARP] = result.through;
+    return result;
 }
 
-// Finds the bins whose slots the n misses take. All warps compute the same.
-INLINE Cut find_cut(const u32* bins, const Shared& shared, u32 n) {
-    const SumsOfWarps<u32> groups(shared.free, BIN_WARPS, lane_id());
-    const u32 free = groups.all();
+// Finds the bins whose slots the n misses take.
+INLINE Cut find_cut(const OwnBins& bins, Shared& shared, u32 n) {
+    const u32 of_warp = shared.free[lane_id()];
+    const u32 free = sum_of(of_warp);
     Cut cut = {NO_BIN, 0, min(n, free), false};
     if (cut.count == free) return cut;
-    // First the bins of which warp, then which of them.
-    const u32 group = __ffs(__ballot_sync(ALL_LANES, groups.through >= cut.count)) - 1;
-    const uint4 four = bins_of_warp(bins, group);
-    const u32 own = four.x + four.y + four.z + four.w;
-    const u32 through = groups.before(group) + warp_inclusive_sum(own);
-    const u32 lane = __ffs(__ballot_sync(ALL_LANES, through >= cut.count)) - 1;
-    // That lane finds the bin, how many of the bin's slots are taken (`left`), and how many slots
-    // the bin has (`inside`).
-    u32 left = cut.count - (through - own);
-    u32 bin = BINS_OF_LANE * (group * WARP + lane);
-    u32 inside = four.x;
-    if (left > inside) {
-        left -= inside;
-        inside = four.y;
-        bin++;
-        if (left > inside) {
-            left -= inside;
-            inside = four.z;
-            bin++;
-            if (left > inside) {
-                left -= inside;
-                inside = four.w;
-                bin++;
-            }
-        }
+    const u32 before = sum_before(of_warp) + bins.through - bins.own;
+    if (before < cut.count && before + bins.own >= cut.count) {
+        const RankInBins last = find_rank(bins.of_bin, cut.count - before);
+        shared.bin = BINS_OF_LANE * threadIdx.x + last.bin;
+        shared.left = last.rank;
+        shared.inside = last.inside;
     }
-    cut.bin = __shfl_sync(ALL_LANES, bin, lane);
-    cut.quota = __shfl_sync(ALL_LANES, left, lane);
-    const bool all = __shfl_sync(ALL_LANES, inside == left, lane);
-    cut.is_shared = !all && cut.bin > 0 && cut.bin < FIRST_EXACT_BIN;
+    __syncthreads();
+    cut.bin = shared.bin;
+    cut.quota = shared.left;
+    cut.is_shared = cut.quota < shared.inside && cut.bin > 0 && cut.bin < FIRST_EXACT_BIN;
     return cut;
 }
 
@@ -513,9 +495,6 @@ INLINE Taken<Mask> choose(const Params& p, const Row& row, const Mine<Mask>& min
     }
     return taken;
 }
-
-INLINE u32 ones(u32 mask) { return __popc(mask); }
-INLINE u32 ones(u64 mask) { return __popcll(mask); }
 
 // Numbers the slots that are taken: slot number r is taken_slots[r]. With one barrier.
 template <typename Mask>
@@ -646,15 +625,15 @@ INLINE void serve(const Params& p, const Row& row, const Set& set, const Columns
         drop_losers(row, room.losers, room.bins, mine);
         __syncthreads();
     }
-    set.note(columns.part, shared);
-    sum_bins(room.bins, shared);
+    const Mask missing = set.note(columns, shared);
+    const OwnBins bins = sum_bins(room.bins, shared);
     mark_hits(p, row, mine, used);
     __syncthreads();
     const u32 n = set.misses(shared);
     u32 count = 0;
     if (n > 0) {
-        set.list_misses(columns.part, shared);
-        Cut cut = find_cut(room.bins, shared, n);
+        set.list_misses(columns, missing, shared);
+        Cut cut = find_cut(bins, shared, n);
         count = cut.count;
         if (n > count) bits |= BAD_LENGTHS;
         const Taken<Mask> taken = choose(p, row, mine, room.bins, shared, cut);
@@ -688,6 +667,8 @@ INLINE Narrow narrow_in(const Params& p, const Room& room) {
     // Behind the last word that may have entries is one that has none, see `find`.
     set.starts = reinterpret_cast<u16*>(set.bits + p.bits_words + 4);
     set.list = set.starts + p.bits_words + 8;
+    keep_shared(set.bits);
+    keep_shared(set.starts);
     set.spare = room.spare;
     set.columns = p.m;
     return set;
@@ -726,8 +707,12 @@ INLINE void one_row(const Params& p, u32 r, const Room& room, Shared& shared) {
     if (rarely(p.requests != nullptr)) request = static_cast<u32>(p.requests[r]);
     const bool is_request = request < p.tables;
     const u32 at = is_request ? request : 0;
-    Row row = {p.resident[at], p.used[at], p.slots[r], p.fetch_positions[r], p.fetch_slots[r],
-               1ll << 32,      at,         0,          false,                Part<SLOTS>(p.slot_groups)};
+    const u32 step = static_cast<u32>(p.steps[r * p.step_stride]);
+    const i64 no_tail = 1ll << 32;
+    Row row = {p.resident[at],       p.used[at],       p.slots[r],
+               p.fetch_positions[r], p.fetch_slots[r], no_tail,
+               at,                   step,             false,
+               Part<SLOTS>(p.slot_groups)};
     keep(row.resident);
     keep(row.used);
     keep(row.slots);
@@ -742,7 +727,6 @@ INLINE void one_row(const Params& p, u32 r, const Room& room, Shared& shared) {
         ask_for(row.resident, h);
         ask_for(row.used, h);
     }
-    row.step = static_cast<u32>(p.steps[r * p.step_stride]);
     if (rarely(p.resets != nullptr)) row.reset = p.resets[r] != 0;
     u32 bits = 0;
     if (rarely(p.tail_starts.data != nullptr)) {
@@ -763,6 +747,7 @@ INLINE void one_row(const Params& p, u32 r, const Room& room, Shared& shared) {
     fill(set.narrow.bits, 0, min(p.bits_words, CLEARED), 0);
     fill(room.losers, 0, p.loser_words, 0);
     fill(room.bins, 0, BINS, 0);
+    shared.clear();
     note_columns(p, row, columns, is_request, shared, bits);
     // All threads decide alike, also if the request changes while they load it.
     if (rarely(__syncthreads_or(is_lost || !is_request))) {
@@ -800,8 +785,9 @@ INLINE void one_row(const Params& p, u32 r, const Room& room, Shared& shared) {
     if (lane_id() == 0) raise(p.flags, bits);
 }
 
-// IN_SHARED: the slots that are taken, and the places of a hashed set, lie in shared memory, else
-// in the workspace. Mask: a bit for each column or slot of a thread.
+// IN_SHARED: the slots that are taken, and the places of a hashed set, lie in shared memory, and
+// each row has a block of its own; else they lie in the workspace, and a block has several rows.
+// Mask: a bit for each column or slot of a thread.
 template <bool IN_SHARED, typename Mask>
 INLINE void hot_slots(const Params& p) {
     extern __shared__ uint4 dynamic[];
@@ -816,12 +802,12 @@ INLINE void hot_slots(const Params& p) {
         room.taken = reinterpret_cast<u16*>(room.own);
         room.own += taken_words;
         room.places = room.own + p.bitmap_words;
-    } else {
-        const u32 words = (2u << p.log_places) + p.list_words;
-        room.places = p.workspace + static_cast<u64>(blockIdx.x) * (words + taken_words);
-        room.taken = reinterpret_cast<u16*>(room.places + words);
+        one_row<Mask>(p, blockIdx.x, room, shared);
+        return;
     }
-    shared.clear();
+    const u32 words = (2u << p.log_places) + p.list_words;
+    room.places = p.workspace + static_cast<u64>(blockIdx.x) * (words + taken_words);
+    room.taken = reinterpret_cast<u16*>(room.places + words);
     for (u32 r = blockIdx.x; r < p.batch; r += gridDim.x) {
         // The shared memory of the row before is no longer read.
         if (rarely(r != blockIdx.x)) __syncthreads();

@@ -7,16 +7,16 @@
 //           smaller entries in the set.
 // * Hashed: any entries, in a hash table of at least 2 m places. An id is a place. The order of the
 //           insertions decides the places, but no result depends on them: entries are looked up by
-//           comparing them. The misses are listed in any order, then sorted: a few by counting
-//           smaller ones, many by a bitmap of their range, and misses of a wide range by a bitonic
-//           network.
+//           comparing them. The misses are listed in any order, then sorted: by a bitmap of their
+//           range, and misses of a wide range by a bitonic network.
 //
 // Both have these functions, in the order of their calls, between barriers of the block:
 //
 //   enter        enters the entries of neighbouring columns.
 //   number       (Narrow, where columns do not ascend) follows the insertions, after a barrier.
 //   look_up      looks up the entries of neighbouring slots, and leaves the lowest slot of each.
-//   note         notes which entries have no owner.
+//   note         notes how many entries have no owner, and returns the columns of the thread whose
+//                ids are such entries (Narrow).
 //   misses       how many these are, after a barrier.
 //   list_misses  numbers the misses from 0 on in ascending order: the owner of miss r is MISS + r.
 //                A hashed set has barriers in it. Another barrier must follow.
@@ -47,9 +47,14 @@ struct Part {
     INLINE u32 at(u32 group) const { return first + group * (PACK * WARP); }
 };
 
-// A condition that few rows meet. The compiler places the code behind it apart, so that the other
-// rows fetch fewer instructions.
-INLINE bool rarely(bool condition) { return __builtin_expect(condition, false); }
+// The bits that a mask has for a group: PACK of them.
+template <u32 PACK, typename Mask>
+INLINE u32 bits_of(Mask mask, u32 group) {
+    return static_cast<u32>(mask >> (PACK * group)) & ((1u << PACK) - 1);
+}
+
+INLINE u32 ones(u32 mask) { return __popc(mask); }
+INLINE u32 ones(u64 mask) { return __popcll(mask); }
 
 // Loads PACK neighbouring values of a row into `pack`. The row begins at `from` and has `count`
 // values; `first`, a multiple of PACK, is the index of the first value to load. Where the index is
@@ -124,12 +129,7 @@ struct Columns {
     u32 entries[COLUMNS];
 
     INLINE Columns(const i32* wanted, u32 m, u32 groups, bool by_vectors)
-        : wanted(wanted),
-          m(m),
-          by_vectors(by_vectors),
-          part(groups),
-          entered(0),
-          outside(0) {
+        : wanted(wanted), m(m), by_vectors(by_vectors), part(groups), entered(0), outside(0) {
         load_neighbours(entries, wanted, part.first, m, by_vectors);
     }
 
@@ -150,8 +150,8 @@ struct Columns {
 
 // What the threads of a block share, in addition to the dynamic shared memory.
 struct Shared {
-    // Of each warp: its least and its greatest wanted entry, and that of its last column. Warps that
-    // the block does not have count as warps without entries.
+    // Of each warp: its least and its greatest wanted entry, and that of its last column. Warps
+    // that the block does not have count as warps without entries.
     u32 lows[MAX_WARPS];
     u32 highs[MAX_WARPS];
     u32 lasts[MAX_WARPS];
@@ -163,9 +163,12 @@ struct Shared {
     u32 misses;
     u32 lowest;
     u32 highest;
-    // The digit at which a selection ends, and how many slots are left to choose there.
+    // The bin, or the digit, at which a selection ends; how many slots are left to choose there,
+    // and how many there are.
+    u32 bin;
     u32 digit;
     u32 left;
+    u32 inside;
 
     // Writes what the warps leave that the block does not have, so that a lane for each warp can
     // read the values of all of them.
@@ -177,6 +180,7 @@ struct Shared {
         lasts[warp] = NONE;
         totals[warp] = 0;
         missing[warp] = 0;
+        free[warp] = 0;
     }
 };
 
@@ -276,7 +280,7 @@ struct Narrow {
             u32 pack[COLUMNS];
             row.load(g, pack);
             u32* owner[COLUMNS];
-            const u32 found = find(pack, spare, owner);
+            const u32 found = find(pack, spare, owner, false);
 #pragma unroll
             for (u32 j = 0; j < COLUMNS; j++) {
                 if (found >> j & 1) entries[owner[j] - owners] = pack[j];
@@ -285,19 +289,31 @@ struct Narrow {
     }
 
     // Finds where the owner of each entry lies, and answers the entries that are in the set, a bit
-    // for each; `to` is `otherwise` for the others. There are no branches, so that the accesses of
-    // all entries are under way at once.
+    // for each; `to` is `otherwise` for the others. If all lanes of the warp call this function
+    // together, they say so by `together`, and the loads of all entries are under way at once:
+    // without a barrier behind the loads, the compiler waits for those of one entry after the other
+    // to save registers.
     template <u32 PACK>
-    INLINE u32 find(const u32 (&pack)[PACK], u32* otherwise, u32* (&to)[PACK]) const {
-        u32 found = 0;
+    INLINE u32 find(const u32 (&pack)[PACK], u32* otherwise, u32* (&to)[PACK],
+                    bool together) const {
+        u32 at[PACK];
+        u32 word[PACK];
+        u32 start[PACK];
 #pragma unroll
         for (u32 j = 0; j < PACK; j++) {
             // A number outside of the range goes to the word behind the range, which is 0, or to a
             // bit behind that of the largest entry. One below the base wraps around.
-            const u32 at = min(pack[j] - base, words * WARP);
+            at[j] = min(pack[j] - base, words * WARP);
+            word[j] = bits[at[j] / WARP];
+            start[j] = starts[at[j] / WARP];
+        }
+        if (together) __syncwarp();
+        u32 found = 0;
+#pragma unroll
+        for (u32 j = 0; j < PACK; j++) {
             // The entry's bit becomes the highest, and those of smaller entries of the word follow.
-            const u32 through = __funnelshift_l(0, bits[at / WARP], ~at);
-            const u32 next = min(starts[at / WARP] + __popc(through), columns);
+            const u32 through = __funnelshift_l(0, word[j], ~at[j]);
+            const u32 next = min(start[j] + __popc(through), columns);
             const bool is_there = static_cast<i32>(through) < 0;
             to[j] = is_there ? owners + next - 1 : otherwise;
             if (is_there) found |= 1u << j;
@@ -310,7 +326,7 @@ struct Narrow {
     template <u32 PACK>
     INLINE u32 look_up(const u32 (&pack)[PACK], u32 first, u32* losers, bool& is_double) const {
         u32* to[PACK];
-        const u32 hits = find(pack, spare + lane_id(), to);
+        const u32 hits = find(pack, spare + lane_id(), to, true);
         u32 others[PACK];
         u32 all = NONE;
 #pragma unroll
@@ -334,7 +350,7 @@ struct Narrow {
     // The owners of entries; NONE for one that is not in the set.
     INLINE void owners_of(const u32 (&pack)[COLUMNS], u32 (&of_pack)[COLUMNS]) const {
         u32* from[COLUMNS];
-        const u32 found = find(pack, spare, from);
+        const u32 found = find(pack, spare, from, false);
 #pragma unroll
         for (u32 j = 0; j < COLUMNS; j++) of_pack[j] = found >> j & 1 ? *from[j] : NONE;
     }
@@ -347,22 +363,27 @@ struct Narrow {
                (four.w == NONE ? 8u : 0);
     }
 
-    INLINE void note(const Part<COLUMNS>& part, Shared& shared) const {
-        u32 own = 0;
+    template <typename Mask>
+    INLINE Mask note(const Columns<Mask>& row, Shared& shared) const {
+        Mask which = 0;
 #pragma unroll 1
-        for (u32 g = 0; g < part.groups; g++) own += __popc(missing(part.at(g)));
-        own = sum_of(own);
+        for (u32 g = 0; g < row.part.groups; g++) {
+            which |= static_cast<Mask>(missing(row.part.at(g))) << (COLUMNS * g);
+        }
+        const u32 own = sum_of(ones(which));
         if (lane_id() == 0) shared.missing[threadIdx.x / WARP] = own;
+        return which;
     }
 
     INLINE u32 misses(const Shared& shared) const { return sum_of(shared.missing[lane_id()]); }
 
-    INLINE void list_misses(const Part<COLUMNS>& part, Shared& shared) const {
+    template <typename Mask>
+    INLINE void list_misses(const Columns<Mask>& row, Mask missing, const Shared& shared) const {
         u32 before = sum_before(shared.missing[lane_id()]);
 #pragma unroll 1
-        for (u32 g = 0; g < part.groups; g++) {
-            const u32 first = part.at(g);
-            const u32 which = missing(first);
+        for (u32 g = 0; g < row.part.groups; g++) {
+            const u32 first = row.part.at(g);
+            const u32 which = bits_of<COLUMNS>(missing, g);
             if (__all_sync(ALL_LANES, which == 0)) continue;
             const u32 own = __popc(which);
             const u32 through = warp_inclusive_sum(own);
@@ -480,9 +501,7 @@ struct Hashed {
     INLINE void list_misses(Shared& shared) const {
         const u32 n = shared.misses;
         const u32 words = (shared.highest - shared.lowest) / 32 + 1;
-        if (n <= blockDim.x / LANES) {
-            sort_few(list, n);
-        } else if (words <= bitmap_words) {
+        if (words <= bitmap_words) {
             const u32 rounded = (words + blockDim.x - 1) / blockDim.x * blockDim.x;
             sort_by_bitmap(shared.totals, bitmap, rounded, shared.lowest, list, n);
         } else {
@@ -519,12 +538,11 @@ struct Set {
         return narrow.look_up(pack, first, losers, is_double);
     }
 
-    INLINE void note(const Part<COLUMNS>& part, Shared& shared) const {
-        if (rarely(is_hashed)) {
-            hashed.note(shared);
-        } else {
-            narrow.note(part, shared);
-        }
+    template <typename Mask>
+    INLINE Mask note(const Columns<Mask>& columns, Shared& shared) const {
+        if (!rarely(is_hashed)) return narrow.note(columns, shared);
+        hashed.note(shared);
+        return 0;
     }
 
     // Without a branch around the sum: NVRTC 12.9 makes predicates of such a branch, and gives the
@@ -534,11 +552,12 @@ struct Set {
         return is_hashed ? shared.misses : of_narrow;
     }
 
-    INLINE void list_misses(const Part<COLUMNS>& part, Shared& shared) const {
+    template <typename Mask>
+    INLINE void list_misses(const Columns<Mask>& columns, Mask missing, Shared& shared) const {
         if (rarely(is_hashed)) {
             hashed.list_misses(shared);
         } else {
-            narrow.list_misses(part, shared);
+            narrow.list_misses(columns, missing, shared);
         }
     }
 

@@ -1,14 +1,12 @@
-// Sorts the misses of a row of hot_slots in ascending order, by a block: a few by counting, many in
-// a narrow range by a bitmap, and others by a bitonic network. The entries are distinct, and the
-// list has room for the next power of two. All functions end with a barrier.
+// Sorts the misses of a row of hot_slots in ascending order, by a block: those of a narrow range by
+// a bitmap, others by a bitonic network. The entries are distinct, and the list has room for the
+// next power of two. Both functions end with a barrier.
 #pragma once
 
 #include "params/hot_slots.cuh"
 
 // The largest number of warps of a block.
 constexpr u32 MAX_WARPS = WORKSPACE_THREADS / WARP;
-// Threads for each entry of a few that are sorted by counting.
-constexpr u32 LANES = 4;
 
 // The sum of the lanes' values that are those of the warps before this one; and of all warps. All
 // lanes of a warp call these functions together.
@@ -16,21 +14,6 @@ INLINE u32 sum_before(u32 value) {
     return __reduce_add_sync(ALL_LANES, lane_id() < threadIdx.x / WARP ? value : 0);
 }
 INLINE u32 sum_of(u32 value) { return __reduce_add_sync(ALL_LANES, value); }
-
-// Sorts a few entries, at most one for each LANES threads: each goes behind the entries that are
-// smaller.
-INLINE void sort_few(u32* list, u32 n) {
-    const u32 entry = threadIdx.x / LANES;
-    const u32 mine = entry < n ? list[entry] : 0;
-    u32 rank = 0;
-#pragma unroll 1
-    for (u32 i = threadIdx.x % LANES; i < n; i += LANES) rank += list[i] < mine ? 1 : 0;
-#pragma unroll
-    for (u32 step = 1; step < LANES; step *= 2) rank += __shfl_xor_sync(ALL_LANES, rank, step);
-    __syncthreads();
-    if (entry < n && threadIdx.x % LANES == 0) list[rank] = mine;
-    __syncthreads();
-}
 
 // Sorts the n entries of `list`, which are distinct, by a bitmap with a bit for each number from
 // `lowest` on. The bitmap has `words` words, a multiple of the number of threads and enough for the

@@ -6,8 +6,9 @@
 // If the bin has few keys, each of these is compared with every other. Else its keys are counted
 // again, in bins of a smaller range, until few keys or equal ones are left.
 //
-// The first bins are the upper bits of the scores as f16: 32 bins for each power of two between
-// 2^-14 and 2^16. Of normal scores, a bin has a hundredth, so that counting once is enough.
+// There are four bins for each thread. The first ones are the upper bits of the scores as f16: with
+// 1024 threads, 64 bins for each power of two between 2^-14 and 2^16. Of normal scores, such a bin
+// has a two-hundredth, so that counting once is enough.
 //
 // A warp has neighbouring columns: its lanes have 4 of them each in a first group of 128 columns, 4
 // in a second, and so on. So a load takes neighbouring vectors, and one sum over the lanes, with a
@@ -20,14 +21,19 @@
 #include "indexer_topk_outputs.cuh"
 #include "params/indexer_topk_row.cuh"
 
-constexpr u32 BIN_BITS = 11;
-constexpr u32 BINS = 1u << BIN_BITS;
+// Bins of a thread.
+constexpr u32 OWN_BINS = 4;
 // The largest number of keys that are compared with each other.
 constexpr u32 MAX_COMPARED = 256;
 // A score that is always chosen has this key, which no score has.
 constexpr u32 FORCED_KEY = NONE;
-// The key of -inf, whose bits are 0xFF800000, and of NaN.
-constexpr u32 KEY_OF_NAN = ~0xFF800000u;
+// The bits of -inf, and the key of -inf and of NaN.
+constexpr u32 NEGATIVE_INFINITY_BITS = 0xFF800000u;
+constexpr u32 KEY_OF_NAN = ~NEGATIVE_INFINITY_BITS;
+// The bits that stand for the score of a column that is always chosen, and of one that the row does
+// not cover: NaNs, whose keys are FORCED_KEY and 0.
+constexpr u32 FORCED_BITS = 0x7FFFFFFFu;
+constexpr u32 UNCOVERED_BITS = 0xFFFFFFFFu;
 // The first position that an i32 does not hold.
 constexpr u32 END_OF_POSITIONS = 1u << 31;
 // Neighbouring columns of a lane, and groups of so many.
@@ -43,7 +49,7 @@ struct Cut {
 };
 
 struct Shared {
-    alignas(16) u32 bins[BINS];
+    alignas(16) u32 bins[OWN_BINS * MAX_THREADS];
     // Sums of warps.
     u32 totals[WARP];
     // The bin with the cut, how many of its keys are chosen, and how many it has.
@@ -98,48 +104,51 @@ INLINE u16* chosen() {
 
 // ---- the first bins ----------------------------------------------------------------
 //
-// The bin of a score is the upper 11 bits of the score as an f16, rounded towards 0: its sign, its
-// exponent, and 5 bits of its mantissa. So the bins of scores from 0 up ascend, and those of
-// negative scores, behind them, descend.
+// The bin of a score is the upper bits of the score as an f16, rounded towards 0: its sign, its
+// exponent, and the first bits of its mantissa. So the bins of scores from 0 up ascend, and those
+// of negative scores, behind them, descend.
 
-constexpr u32 NEGATIVE_BINS = BINS / 2;
+// How many bins there are, a power of two, and its base-2 logarithm, at least 7.
+INLINE u32 bin_count() { return OWN_BINS * blockDim.x; }
+INLINE u32 bin_bits() { return 31 - __clz(bin_count()); }
 // The bits of an f16 below those that a bin has.
-constexpr u32 BIN_SHIFT = 16 - BIN_BITS;
-// The bins of infinity and, with NEGATIVE_BINS added, of negative infinity. Those behind are of
-// f16s that are NaN, which no score becomes.
-constexpr u32 INFINITE_BIN = 0x7C00 >> BIN_SHIFT;
-// The bin of scores that are always chosen, before all others in the order of the search; and that
-// of columns which the row does not cover, behind all others.
-constexpr u32 FORCED_BIN = NEGATIVE_BINS - 1;
-constexpr u32 UNCOVERED_BIN = BINS - 1;
+INLINE u32 bin_shift() { return 16 - bin_bits(); }
+// The first bin of negative scores.
+INLINE u32 negative_bins() { return bin_count() / 2; }
+// The bin of infinity. Of the bins behind, which are of f16s that are NaN, the last one alone has
+// scores.
+INLINE u32 infinite_bin() { return 0x7C00 >> bin_shift(); }
+// The bin of scores that are always chosen: the first one in the order of the search.
+INLINE u32 forced_bin() { return negative_bins() - 1; }
 
-// The bins of two scores that are not NaN.
-INLINE void first_bins(float a, float b, u32& of_a, u32& of_b) {
+// The bins of two scores, of which `a` and `b` have the bits. That of NaN is `forced_bin`.
+INLINE void first_bins(u32 a, u32 b, u32& of_a, u32& of_b) {
     u32 both;
-    asm("cvt.rz.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(b), "f"(a));
-    of_a = (both & 0xFFFF) >> BIN_SHIFT;
-    of_b = both >> (16 + BIN_SHIFT);
+    asm("cvt.rz.f16x2.f32 %0, %1, %2;"
+        : "=r"(both)
+        : "f"(__uint_as_float(b)), "f"(__uint_as_float(a)));
+    of_a = (both & 0xFFFF) >> bin_shift();
+    of_b = both >> (16 + bin_shift());
 }
 
 // The smallest magnitude in a bin of scores from 0 up, as the bits of an f32.
 INLINE u32 magnitude_of(u32 bin) {
     float x;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(static_cast<u16>(bin << BIN_SHIFT)));
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(static_cast<u16>(bin << bin_shift())));
     return __float_as_uint(x);
 }
 
 // The smallest and the largest key that scores of a first bin may have.
 INLINE u32 lowest_of(u32 bin) {
-    if (bin == FORCED_BIN) return FORCED_KEY;
-    if (bin < NEGATIVE_BINS) return 0x80000000u + magnitude_of(bin);
-    return bin == NEGATIVE_BINS + INFINITE_BIN
-               ? KEY_OF_NAN
-               : 0x80000000u - magnitude_of(bin + 1 - NEGATIVE_BINS);
+    if (bin == forced_bin()) return FORCED_KEY;
+    if (bin < negative_bins()) return 0x80000000u + magnitude_of(bin);
+    bin -= negative_bins();
+    return bin == infinite_bin() ? KEY_OF_NAN : 0x80000000u - magnitude_of(bin + 1);
 }
 INLINE u32 highest_of(u32 bin) {
-    if (bin == FORCED_BIN) return FORCED_KEY;
-    if (bin >= NEGATIVE_BINS) return 0x7FFFFFFFu - magnitude_of(bin - NEGATIVE_BINS);
-    return bin == INFINITE_BIN ? FORCED_KEY - 1 : 0x7FFFFFFFu + magnitude_of(bin + 1);
+    if (bin == forced_bin()) return FORCED_KEY;
+    if (bin >= negative_bins()) return 0x7FFFFFFFu - magnitude_of(bin - negative_bins());
+    return bin == infinite_bin() ? FORCED_KEY - 1 : 0x7FFFFFFFu + magnitude_of(bin + 1);
 }
 
 // ---- the cut -----------------------------------------------------------------------
@@ -158,38 +167,30 @@ INLINE u32 sum_before(Shared& s, u32 own, u32& all) {
     return __reduce_add_sync(ALL_LANES, lane < warp ? of_lane : 0);
 }
 
-INLINE void clear_bins(Shared& s) {
-    for (u32 i = 4 * threadIdx.x; i < BINS; i += 4 * blockDim.x) {
-        *reinterpret_cast<uint4*>(s.bins + i) = make_uint4(0, 0, 0, 0);
-    }
-}
+// The bins of a thread, from bin `first` on.
+INLINE uint4& own_bins(Shared& s, u32 first) { return *reinterpret_cast<uint4*>(s.bins + first); }
+
+INLINE void clear_bins(Shared& s) { own_bins(s, OWN_BINS * threadIdx.x) = make_uint4(0, 0, 0, 0); }
 
 // Finds the bin with the key of rank `wanted`, from the largest key down. `by_sign` says that these
 // are the first bins, of which the second half descends.
 INLINE void search_bins(Shared& s, u32 wanted, bool by_sign) {
-    const u32 of_thread = BINS / blockDim.x;
     const bool descends = by_sign && threadIdx.x >= blockDim.x / 2;
-    const u32 behind = by_sign ? NEGATIVE_BINS : BINS;
-    const u32 first = descends ? of_thread * threadIdx.x : behind - of_thread * (threadIdx.x + 1);
-    const u32* const bins = s.bins + first;
-    u32 own = 0;
-#pragma unroll 1
-    for (u32 j = 0; j < of_thread; j += 2) {
-        const uint2 pair = *reinterpret_cast<const uint2*>(bins + j);
-        own += pair.x + pair.y;
-    }
+    const u32 from_end = (by_sign ? negative_bins() : bin_count()) - OWN_BINS * (threadIdx.x + 1);
+    const u32 first = descends ? OWN_BINS * threadIdx.x : from_end;
+    const uint4 four = own_bins(s, first);
+    const u32 own = four.x + four.y + four.z + four.w;
     const u32 through = warp_inclusive_sum(own);
     u32 all;
-    u32 before = sum_before(s, __shfl_sync(ALL_LANES, through, WARP - 1), all) + through - own;
+    const u32 before =
+        sum_before(s, __shfl_sync(ALL_LANES, through, WARP - 1), all) + through - own;
     if (before < wanted && before + own >= wanted) {
-        u32 j = descends ? 0 : of_thread - 1;
-        while (before + bins[j] < wanted) {
-            before += bins[j];
-            j += descends ? 1 : -1;
-        }
-        s.bin = first + j;
-        s.wanted = wanted - before;
-        s.inside = bins[j];
+        const u32 bins[OWN_BINS] = {descends ? four.x : four.w, descends ? four.y : four.z,
+                                    descends ? four.z : four.y, descends ? four.w : four.x};
+        const RankInBins found = find_rank(bins, wanted - before);
+        s.bin = first + (descends ? found.bin : OWN_BINS - 1 - found.bin);
+        s.wanted = found.rank;
+        s.inside = found.inside;
     }
     __syncthreads();
 }
@@ -225,10 +226,18 @@ INLINE Cut compare(Shared& s, const Keys& keys, u32 low, u32 high, u32 wanted) {
             compare_one(four.z);
             compare_one(four.w);
         }
-        for (u32 half = lanes / 2; half > 0; half /= 2) {
-            larger += __shfl_xor_sync(ALL_LANES, larger, half);
-            smaller += __shfl_xor_sync(ALL_LANES, smaller, half);
+        // Both counts in one word: there are at most MAX_COMPARED keys.
+        u32 both = smaller << 16 | larger;
+        if (lanes == WARP) {
+            both = __reduce_add_sync(ALL_LANES, both);
+        } else {
+#pragma unroll 1
+            for (u32 half = lanes / 2; half > 0; half /= 2) {
+                both += __shfl_xor_sync(ALL_LANES, both, half);
+            }
         }
+        larger = both & 0xFFFF;
+        smaller = both >> 16;
     }
     const u32 same = (count + 3) / 4 * 4 - larger - smaller;
     // Every thread whose key has rank `wanted` writes the same cut. If all keys that equal this key
@@ -270,7 +279,7 @@ INLINE Cut find_cut(Shared& s, const Keys& keys, u32 k) {
         high = s.highest;
         if (low == high) return {low, wanted};
         const u32 bits = WARP - __clz(high - low);
-        const u32 shift = bits > BIN_BITS ? bits - BIN_BITS : 0;
+        const u32 shift = bits > bin_bits() ? bits - bin_bits() : 0;
         keys.each([&](u32 key) {
             if (key - low <= high - low) atomicAdd(&s.bins[(key - low) >> shift], 1u);
         });
@@ -342,11 +351,6 @@ struct Row {
         return candidate >= 0 && candidate == p.last_candidate + 1;
     }
 
-    // Whether the row covers column i, of this candidate.
-    INLINE bool is_covered(u32 i, i32 candidate, u32& bits) const {
-        return has_positions(candidate, bits) && position(i, candidate) < length;
-    }
-
     // The position of a column that was chosen; NONE for NONE.
     INLINE u32 position_of(u32 i) const {
         if (i == NONE || p.candidates.data == nullptr) return i;
@@ -364,9 +368,9 @@ struct Row {
     }
 };
 
-// The sort key of a score that is neither NaN nor -0: that of `exact::sort_key`, without a branch.
-INLINE u32 key_of_number(float x) {
-    const u32 bits = __float_as_uint(x);
+// The sort key of the bits of a score that is neither NaN nor -0: that of `exact::sort_key`,
+// without a branch.
+INLINE u32 key_of_bits(u32 bits) {
     return bits ^ (static_cast<u32>(static_cast<i32>(bits) >> 31) | 0x80000000u);
 }
 
@@ -403,13 +407,8 @@ struct Loaded {
     }
 };
 
-constexpr u32 ALL_COVERED = (1u << PACK) - 1;
-
-// A condition that few groups meet. The compiler places the code behind it apart.
-INLINE bool rarely(bool condition) { return __builtin_expect(condition, false); }
-
-// Whether the row covers all of the columns first, .. first + PACK - 1, for a reason that is found
-// fast. `candidate` is that of the first column.
+// Whether the row certainly covers all of the columns first, .. first + PACK - 1. The answer is no
+// as well where a candidate may end among these columns. `candidate` is that of the first column.
 template <typename T>
 INLINE bool covers_all(const Row<T>& row, u32 first, u32 end, i32 candidate) {
     const WholeRows<T>& p = row.p;
@@ -419,106 +418,100 @@ INLINE bool covers_all(const Row<T>& row, u32 first, u32 end, i32 candidate) {
            row.position(first, candidate) + PACK <= row.length;
 }
 
-// Which of the columns first, .. first + PACK - 1 the row covers, a bit for each. `candidate` is
-// that of the first column.
+// Which of the columns first, .. first + PACK - 1 the row covers, a bit for each.
 template <typename T>
-INLINE u32 covered(const Row<T>& row, u32 first, u32 end, i32 candidate, u32& bits) {
+INLINE u32 covered(const Row<T>& row, u32 first, u32 end, u32& bits) {
     const WholeRows<T>& p = row.p;
-    u32 count = first < end ? min(end - first, PACK) : 0;
-    if (p.candidates.data != nullptr) {
-        if (p.block % PACK != 0) {
-            u32 mask = 0;
+    const u32 there = first < end ? min(end - first, PACK) : 0;
+    if (p.candidates.data == nullptr) return (1u << there) - 1;
+    // Columns that certainly have one candidate.
+    const u32 step = p.block % PACK == 0 ? PACK : 1;
+    u32 mask = 0;
 #pragma unroll 1
-            for (u32 j = 0; j < PACK; j++) {
-                const u32 i = first + j;
-                if (i >= end) break;
-                const i32 own = __ldg(p.candidates[row.row] + row.place_of(i));
-                mask |= row.is_covered(i, own, bits) ? 1u << j : 0;
-            }
-            return mask;
-        }
-        // The columns have one candidate.
-        if (!row.has_positions(candidate, bits)) return 0;
-        const u32 position = row.position(first, candidate);
-        count = position < row.length ? min(row.length - position, count) : 0;
+    for (u32 j = 0; j < there; j += step) {
+        const u32 i = first + j;
+        const i32 candidate = __ldg(p.candidates[row.row] + row.place_of(i));
+        if (!row.has_positions(candidate, bits)) continue;
+        const u32 position = row.position(i, candidate);
+        if (position >= row.length) continue;
+        const u32 count = min(row.length - position, min(step, there - j));
+        mask |= ((1u << count) - 1) << j;
     }
-    return (1u << count) - 1;
+    return mask;
+}
+
+// Puts the scores of a thread right where a column is not covered, is always chosen, or has NaN.
+// `keys` has the bits of the scores. Returns the flags that the scores and the candidates raise.
+template <typename T>
+INLINE u32 mend(Shared& s, u32* bins, const Row<T>& row, Keys& keys, u32 end) {
+    const WholeRows<T>& p = row.p;
+    const u32 first_end = min(p.forced_first, end);
+    const u32 last_begin = end - min(p.forced_last, end - first_end);
+    u32 bits = 0;
+    // How many columns are not covered, and how many of these are there.
+    u32 uncovered = 0;
+    u32 there = 0;
+#pragma unroll
+    for (u32 g = 0; g < MAX_GROUPS; g++) {
+        if (g >= keys.groups) break;
+        const u32 first = keys.column(g);
+        const u32 mask = covered(row, first, end, bits);
+        uncovered += PACK - __popc(mask);
+        there += (first < end ? min(end - first, PACK) : 0) - __popc(mask);
+#pragma unroll
+        for (u32 j = 0; j < PACK; j++) {
+            u32& score = keys.keys[g][j];
+            if ((score & 0x7FFFFFFFu) > 0x7F800000u) {
+                score = NEGATIVE_INFINITY_BITS;
+                if (mask >> j & 1) bits |= NON_FINITE;
+            }
+            if (first + j < first_end || first + j >= last_begin) score = FORCED_BITS;
+            if ((mask >> j & 1) == 0) score = UNCOVERED_BITS;
+        }
+    }
+    // `read` counts columns that are not covered in the bin of scores that are always chosen.
+    atomicSub(&bins[forced_bin()], uncovered);
+    if (p.candidates.data != nullptr) atomicSub(&s.covered, there);
+    return bits;
 }
 
 // Turns the scores of a row into keys, and counts the keys in the first bins. Returns the flags
 // that the scores and the candidates raise.
 template <typename T>
 INLINE u32 read(Shared& s, const Row<T>& row, const Loaded<T>& loaded, Keys& keys, u32 end) {
-    const WholeRows<T>& p = row.p;
-    const bool has_forced = p.forced_first + p.forced_last > 0;
-    const u32 first_end = min(p.forced_first, end);
-    const u32 last_begin = end - min(p.forced_last, end - first_end);
-    // Kept in a register, since the compiler computes the address anew for each group otherwise.
-    u32 place_of_bins = static_cast<u32>(__cvta_generic_to_shared(s.bins));
-    asm volatile("" : "+r"(place_of_bins));
-    u32* const counters = static_cast<u32*>(__cvta_shared_to_generic(place_of_bins));
-    u32 bits = 0;
-    // Columns of candidates that the row does not cover.
-    u32 uncovered = 0;
+    u32* bins = s.bins;
+    keep_shared(bins);
+    bool is_plain = row.p.forced_first + row.p.forced_last == 0;
+    // NaN if a score is NaN or infinite.
+    float probe = 0.0f;
 #pragma unroll
     for (u32 g = 0; g < MAX_GROUPS; g++) {
         if (g >= keys.groups) break;
-        const u32 first = keys.column(g);
-        u32 mask = ALL_COVERED;
-        if (rarely(!covers_all(row, first, end, loaded.candidates[g]))) {
-            mask = covered(row, first, end, loaded.candidates[g], bits);
-            uncovered += (first < end ? min(end - first, PACK) : 0) - __popc(mask);
-        }
-        float scores[PACK];
-        // NaN if a score is NaN or infinite.
-        float probe = 0.0f;
+        is_plain &= covers_all(row, keys.column(g), end, loaded.candidates[g]);
 #pragma unroll
         for (u32 j = 0; j < PACK; j++) {
             // The sum with 0 is the score, and 0 for -0.
-            scores[j] = exact::add(to_f32(loaded.packs[g].items[j]), 0.0f);
-            probe = __fmaf_rn(scores[j], 0.0f, probe);
+            const float score = exact::add(to_f32(loaded.packs[g].items[j]), 0.0f);
+            probe = __fmaf_rn(score, 0.0f, probe);
+            keys.keys[g][j] = __float_as_uint(score);
         }
-        if (rarely(probe != probe)) {
+    }
+    u32 bits = 0;
+    if (rarely(!is_plain || probe != probe)) bits = mend(s, bins, row, keys, end);
 #pragma unroll
-            for (u32 j = 0; j < PACK; j++) {
-                if (scores[j] == scores[j]) continue;
-                scores[j] = negative_infinity();
-                if (mask >> j & 1) bits |= NON_FINITE;
-            }
-        }
-        u32 (&of_group)[PACK] = keys.keys[g];
-        u32 bins[PACK];
-#pragma unroll
-        for (u32 j = 0; j < PACK; j++) of_group[j] = key_of_number(scores[j]);
+    for (u32 g = 0; g < MAX_GROUPS; g++) {
+        if (g >= keys.groups) break;
 #pragma unroll
         for (u32 j = 0; j < PACK; j += 2) {
-            first_bins(scores[j], scores[j + 1], bins[j], bins[j + 1]);
+            u32 (&scores)[PACK] = keys.keys[g];
+            u32 of_a;
+            u32 of_b;
+            first_bins(scores[j], scores[j + 1], of_a, of_b);
+            atomicAdd(&bins[of_a], 1u);
+            atomicAdd(&bins[of_b], 1u);
+            scores[j] = key_of_bits(scores[j]);
+            scores[j + 1] = key_of_bits(scores[j + 1]);
         }
-        if (has_forced) {
-#pragma unroll
-            for (u32 j = 0; j < PACK; j++) {
-                const u32 i = first + j;
-                if (i < first_end || i >= last_begin) {
-                    of_group[j] = FORCED_KEY;
-                    bins[j] = FORCED_BIN;
-                }
-            }
-        }
-        if (rarely(mask != ALL_COVERED)) {
-#pragma unroll
-            for (u32 j = 0; j < PACK; j++) {
-                if ((mask >> j & 1) == 0) {
-                    of_group[j] = 0;
-                    bins[j] = UNCOVERED_BIN;
-                }
-            }
-        }
-#pragma unroll
-        for (u32 j = 0; j < PACK; j++) atomicAdd(&counters[bins[j]], 1u);
-    }
-    if (p.candidates.data != nullptr) {
-        uncovered = __reduce_add_sync(ALL_LANES, uncovered);
-        if (uncovered != 0 && lane_id() == 0) atomicSub(&s.covered, uncovered);
     }
     return bits;
 }
@@ -613,15 +606,26 @@ INLINE void choose(const WholeRows<T>& p) {
     } else {
         list_chosen<true>(s, keys, cut);
     }
-    // Two outputs of a thread in each turn, so that their loads are in flight at once.
+    // Two outputs of a thread in each turn, so that the loads of their candidates are in flight at
+    // once.
+#pragma unroll 1
     for (u32 i = threadIdx.x; i < p.k; i += 2 * blockDim.x) {
-        const u32 other = i + blockDim.x;
-        const u32 column = i < count ? chosen()[i] : NONE;
-        const u32 other_column = other < min(count, p.k) ? chosen()[other] : NONE;
-        const u32 position = row.position_of(column);
-        const u32 other_position = row.position_of(other_column);
-        row.put(i, column, position, bits);
-        if (other < p.k) row.put(other, other_column, other_position, bits);
+        u32 column = i < count ? chosen()[i] : NONE;
+        u32 position = row.position_of(column);
+        const u32 behind = i + blockDim.x;
+        u32 other = NONE;
+        u32 other_position = NONE;
+        if (behind < min(count, p.k)) {
+            other = chosen()[behind];
+            other_position = row.position_of(other);
+        }
+#pragma unroll 1
+        for (u32 place = i; place < p.k; place += blockDim.x) {
+            row.put(place, column, position, bits);
+            if (place == behind) break;
+            column = other;
+            position = other_position;
+        }
     }
     const u32 any = __reduce_or_sync(ALL_LANES, bits);
     if (threadIdx.x % WARP == 0) raise(p.flags, any);

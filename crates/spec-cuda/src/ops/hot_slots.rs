@@ -218,8 +218,8 @@ unsafe impl Supports<HotSlots> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<HotSlots>>> {
         let limits = self.limits();
         let room = Room::new(plan.m(), plan.h(), limits.shared - FIXED_SHARED);
-        // If there are more rows than blocks, each block takes several rows.
-        let rows = plan.batch().min(1 << 30) as u32;
+        // Where the workspace has room for a few blocks, a block takes several rows.
+        let rows = plan.batch() as u32;
         let (name, blocks) = match room.in_shared {
             true => ("hot_slots", rows),
             false => ("hot_slots_workspace", rows.min(limits.multiprocessors)),

@@ -1,0 +1,79 @@
+//! Reductions over the lanes of a warp that the compiler may get wrong.
+
+use super::archive::elf::Elf;
+use crate::Result;
+
+/// The lowest 12 bits of an instruction are its operation: here that of `__reduce_add_sync` and its
+/// like. It is the same on all architectures from compute capability 8.0 on.
+const REDUX: u64 = 0x3C4;
+/// Bits 12 to 15 of an instruction are its predicate: here the one that is always true.
+const ALWAYS: u64 = 7;
+/// The bytes of an instruction.
+const INSTRUCTION: usize = 16;
+
+/// Refuses machine code in which a reduction is executed under a predicate. Where a branch has
+/// little but a reduction in it, the compiler makes a predicate of the branch, and NVRTC 12.9 was
+/// seen to name a register that holds another one: `hot_slots` then took whatever a register held
+/// for its number of misses, in some rows alone. A kernel that reduces first and chooses afterwards
+/// has no such branch.
+pub(crate) fn check(cubin: &[u8]) -> Result<()> {
+    let elf = Elf::new(cubin).ok_or("the compiler's image is no ELF file")?;
+    for (name, section) in elf.sections().filter(|(_, section)| section.is_code) {
+        let code = cubin.get(section.offset..section.offset.saturating_add(section.size));
+        let code = code.ok_or("a section of the compiler's image lies outside of it")?;
+        if let Some(at) = under_predicate(code) {
+            let name = String::from_utf8_lossy(name);
+            return Err(format!(
+                "{name}+{at:#x} reduces over a warp under a predicate, which may be a wrong one: \
+                 reduce before the branch, and choose afterwards"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Where the first reduction under a predicate lies.
+fn under_predicate(code: &[u8]) -> Option<usize> {
+    let is_bad = |instruction: &[u8]| {
+        let word =
+            instruction.iter().take(2).rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
+        word & 0xFFF == REDUX && word >> 12 != ALWAYS
+    };
+    Some(INSTRUCTION * code.chunks_exact(INSTRUCTION).position(is_bad)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pack::archive::{self, Kind};
+
+    #[test]
+    fn a_reduction_under_a_predicate_is_found() {
+        // As nvdisasm shows them: `@!P2 REDUX.SUM UR35, R17`, `REDUX.SUM UR4, R16`, `NOP`.
+        let [bad, good, nop] = [0x0000_0000_1123_A3C4_u64, 0x0000_0000_1004_73C4, 0x7918];
+        let code = |words: &[u64]| -> Vec<u8> {
+            words.iter().flat_map(|&word| (u128::from(word) | 1 << 100).to_le_bytes()).collect()
+        };
+        assert_eq!(under_predicate(&code(&[nop, good, bad, good])), Some(32));
+        assert_eq!(under_predicate(&code(&[good, nop])), None);
+    }
+
+    /// Otherwise the check might look for an operation that the compiler never writes.
+    #[test]
+    fn compiled_kernels_have_reductions_and_none_under_a_predicate() {
+        let path = crate::root().join("crates/spec-cuda/compiled/hot_slots.bin");
+        let archive = crate::read(&path).unwrap();
+        for entry in archive::entries(&archive).unwrap() {
+            if entry.kind == Kind::Sass {
+                let image = entry.unpack().unwrap();
+                check(&image).unwrap();
+                let reductions = image.chunks_exact(INSTRUCTION).filter(|instruction| {
+                    u64::from(instruction[0]) | u64::from(instruction[1]) << 8
+                        == ALWAYS << 12 | REDUX
+                });
+                assert!(reductions.count() > 10);
+            }
+        }
+        assert!(check(b"text").is_err_and(|words| words.contains("no ELF file")));
+    }
+}
