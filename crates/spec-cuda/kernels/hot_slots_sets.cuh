@@ -15,8 +15,8 @@
 //   enter        enters the entries of neighbouring columns.
 //   number       (Narrow, where columns do not ascend) follows the insertions, after a barrier.
 //   look_up      looks up the entries of neighbouring slots, and leaves the lowest slot of each.
-//   note         notes how many entries have no owner, and returns the columns of the thread whose
-//                ids are such entries (Narrow).
+//   note         notes how many entries have no owner, and returns which ids have such entries, of
+//                the ids that are numbers of the thread's columns (Narrow).
 //   misses       how many these are, after a barrier.
 //   list_misses  numbers the misses from 0 on in ascending order: the owner of miss r is MISS + r.
 //                A hashed set has barriers in it. Another barrier must follow.
@@ -155,7 +155,8 @@ struct Shared {
     u32 lows[MAX_WARPS];
     u32 highs[MAX_WARPS];
     u32 lasts[MAX_WARPS];
-    // Of each warp: its entries, or its slots that are taken; its misses; its free slots.
+    // Of each warp: its entries, or its slots that are taken; its misses; the free slots of its
+    // bins.
     u32 totals[MAX_WARPS];
     u32 missing[MAX_WARPS];
     u32 free[MAX_WARPS];
@@ -280,6 +281,7 @@ struct Narrow {
             u32 pack[COLUMNS];
             row.load(g, pack);
             u32* owner[COLUMNS];
+            // All lanes are here, but few rows come here: the barrier is not worth its room.
             const u32 found = find(pack, spare, owner, false);
 #pragma unroll
             for (u32 j = 0; j < COLUMNS; j++) {

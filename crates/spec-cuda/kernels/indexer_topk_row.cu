@@ -7,8 +7,8 @@
 // again, in bins of a smaller range, until few keys or equal ones are left.
 //
 // There are four bins for each thread. The first ones are the upper bits of the scores as f16: with
-// 1024 threads, 64 bins for each power of two between 2^-14 and 2^16. Of normal scores, such a bin
-// has a two-hundredth, so that counting once is enough.
+// 1024 threads, 64 bins for each power of two between 2^-14 and 2^16; with 256 threads, 16 bins. Of
+// normal scores, a bin has a two-hundredth or a fiftieth, so that counting once is enough.
 //
 // A warp has neighbouring columns: its lanes have 4 of them each in a first group of 128 columns, 4
 // in a second, and so on. So a load takes neighbouring vectors, and one sum over the lanes, with a
@@ -40,6 +40,8 @@ constexpr u32 END_OF_POSITIONS = 1u << 31;
 constexpr u32 PACK = 4;
 constexpr u32 MAX_GROUPS = 4;
 static_assert(MAX_GROUPS * PACK * MAX_THREADS == MAX_COLS);
+// Each thread clears one key of the list at most.
+static_assert(MIN_THREADS >= MAX_COMPARED);
 
 // The key of the last score that is chosen by its score, and how many scores of this key are
 // chosen: the first ones in the row.
@@ -448,16 +450,16 @@ INLINE u32 mend(Shared& s, u32* bins, const Row<T>& row, Keys& keys, u32 end) {
     const u32 first_end = min(p.forced_first, end);
     const u32 last_begin = end - min(p.forced_last, end - first_end);
     u32 bits = 0;
-    // How many columns are not covered, and how many of these are there.
+    // How many columns are not covered, with those behind the row's end, and without.
     u32 uncovered = 0;
-    u32 there = 0;
+    u32 uncovered_inside = 0;
 #pragma unroll
     for (u32 g = 0; g < MAX_GROUPS; g++) {
         if (g >= keys.groups) break;
         const u32 first = keys.column(g);
         const u32 mask = covered(row, first, end, bits);
         uncovered += PACK - __popc(mask);
-        there += (first < end ? min(end - first, PACK) : 0) - __popc(mask);
+        uncovered_inside += (first < end ? min(end - first, PACK) : 0) - __popc(mask);
 #pragma unroll
         for (u32 j = 0; j < PACK; j++) {
             u32& score = keys.keys[g][j];
@@ -471,7 +473,7 @@ INLINE u32 mend(Shared& s, u32* bins, const Row<T>& row, Keys& keys, u32 end) {
     }
     // `read` counts columns that are not covered in the bin of scores that are always chosen.
     atomicSub(&bins[forced_bin()], uncovered);
-    if (p.candidates.data != nullptr) atomicSub(&s.covered, there);
+    if (p.candidates.data != nullptr) atomicSub(&s.covered, uncovered_inside);
     return bits;
 }
 

@@ -3,9 +3,9 @@
 use super::archive::elf::Elf;
 use crate::Result;
 
-/// The lowest 12 bits of an instruction are its operation: here that of `__reduce_add_sync` and its
-/// like. It is the same on all architectures from compute capability 8.0 on.
-const REDUX: u64 = 0x3C4;
+/// The lowest 12 bits of an instruction are its operation: here those of `__reduce_add_sync` and
+/// its like, REDUX and CREDUX. The second is for minimum and maximum on compute capability 10.0.
+const REDUCTIONS: [u64; 2] = [0x3C4, 0x2CC];
 /// Bits 12 to 15 of an instruction are its predicate: here the one that is always true.
 const ALWAYS: u64 = 7;
 /// The bytes of an instruction.
@@ -37,7 +37,7 @@ fn under_predicate(code: &[u8]) -> Option<usize> {
     let is_bad = |instruction: &[u8]| {
         let word =
             instruction.iter().take(2).rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
-        word & 0xFFF == REDUX && word >> 12 != ALWAYS
+        REDUCTIONS.contains(&(word & 0xFFF)) && word >> 12 != ALWAYS
     };
     Some(INSTRUCTION * code.chunks_exact(INSTRUCTION).position(is_bad)?)
 }
@@ -49,13 +49,16 @@ mod tests {
 
     #[test]
     fn a_reduction_under_a_predicate_is_found() {
-        // As nvdisasm shows them: `@!P2 REDUX.SUM UR35, R17`, `REDUX.SUM UR4, R16`, `NOP`.
+        // As nvdisasm shows them: `@!P2 REDUX.SUM UR35, R17`, `REDUX.SUM UR4, R16`, `NOP`, and
+        // `CREDUX.MIN UR4, R18` without and with `@P0`.
         let [bad, good, nop] = [0x0000_0000_1123_A3C4_u64, 0x0000_0000_1004_73C4, 0x7918];
+        let [good_min, bad_min] = [0x0000_0000_1204_72CC_u64, 0x0000_0000_1204_02CC];
         let code = |words: &[u64]| -> Vec<u8> {
             words.iter().flat_map(|&word| (u128::from(word) | 1 << 100).to_le_bytes()).collect()
         };
         assert_eq!(under_predicate(&code(&[nop, good, bad, good])), Some(32));
-        assert_eq!(under_predicate(&code(&[good, nop])), None);
+        assert_eq!(under_predicate(&code(&[good_min, bad_min])), Some(16));
+        assert_eq!(under_predicate(&code(&[good, nop, good_min])), None);
     }
 
     /// Otherwise the check might look for an operation that the compiler never writes.
@@ -67,11 +70,13 @@ mod tests {
             if entry.kind == Kind::Sass {
                 let image = entry.unpack().unwrap();
                 check(&image).unwrap();
-                let reductions = image.chunks_exact(INSTRUCTION).filter(|instruction| {
-                    u64::from(instruction[0]) | u64::from(instruction[1]) << 8
-                        == ALWAYS << 12 | REDUX
-                });
-                assert!(reductions.count() > 10);
+                let words = image
+                    .chunks_exact(INSTRUCTION)
+                    .map(|instruction| u64::from(instruction[0]) | u64::from(instruction[1]) << 8);
+                let all: Vec<u64> = words.filter(|&word| word >> 12 == ALWAYS).collect();
+                let count = |of| all.iter().filter(|&&word| word & 0xFFF == of).count();
+                let [redux, credux] = REDUCTIONS.map(count);
+                assert!(redux > 10 && (credux > 10) == (entry.architecture == 100));
             }
         }
         assert!(check(b"text").is_err_and(|words| words.contains("no ELF file")));

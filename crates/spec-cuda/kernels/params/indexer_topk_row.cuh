@@ -3,7 +3,8 @@
 
 #include "ids.cuh"
 
-// The largest number of threads of a block.
+// The smallest and the largest number of threads of a block.
+enum : u32 { MIN_THREADS = 256u };
 enum : u32 { MAX_THREADS = 1024u };
 // The largest number of columns of a row: 16 for each thread.
 enum : u32 { MAX_COLS = 16384u };

@@ -218,7 +218,8 @@ unsafe impl Supports<HotSlots> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<HotSlots>>> {
         let limits = self.limits();
         let room = Room::new(plan.m(), plan.h(), limits.shared - FIXED_SHARED);
-        // Where the workspace has room for a few blocks, a block takes several rows.
+        // The workspace has a part for each block. So there are few blocks, and each takes several
+        // rows.
         let rows = plan.batch() as u32;
         let (name, blocks) = match room.in_shared {
             true => ("hot_slots", rows),

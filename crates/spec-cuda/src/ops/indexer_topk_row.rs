@@ -15,9 +15,6 @@ use crate::kernel::{Function, Shape};
 
 static KERNELS: Archive = archive!("indexer_topk_row");
 
-/// The smallest number of threads of a block, which clear and search the bins.
-const MIN_THREADS: u32 = 256;
-
 launch_params! {
     /// The parameters of the kernels that keep the keys of a row in registers. `T` is the type of the
     /// scores.
@@ -65,7 +62,8 @@ launch_params! {
         block_size: u32,
     }
 
-    /// The largest number of threads of a block.
+    /// The smallest and the largest number of threads of a block.
+    const MIN_THREADS: u32 = 256;
     const MAX_THREADS: u32 = 1024;
     /// The largest number of columns of a row: 16 for each thread.
     const MAX_COLS: usize = 1 << 14;
@@ -90,10 +88,11 @@ pub(super) struct Prepared {
 }
 
 /// The threads of a block. Where several blocks run on a multiprocessor, fewer threads with more
-/// scores each are faster: of 1024 rows of 4096 scores on an H200, 256 threads choose in 16.5 us and 512
-/// in 21.0; of 1024 rows of 8192, 512 threads choose in 30.5 us and 1024 in 43.0. Of 64 rows of 4096, 512
-/// threads choose in 4.6 us and 256 in 5.6: `spec-bench indexer_topk --device cuda:0 --shape
-/// rows=64,cols=4096`, with other numbers in this function.
+/// scores each are faster. An earlier kernel, which took a tenth longer, chose in 1024 rows of 4096
+/// scores on an H200 in 16.5 us with 256 threads, and in 21.0 with 512; in 1024 rows of 8192, it
+/// took 30.5 us with 512 threads, and 43.0 with 1024. In 64 rows of 4096, it took 4.6 us with 512
+/// threads, and 5.6 with 256: `spec-bench indexer_topk --device cuda:0 --shape rows=64,cols=4096`,
+/// with other numbers in this function.
 fn threads(plan: &Plan, multiprocessors: u32) -> u32 {
     let is_alone = plan.scores.rows <= multiprocessors as usize;
     let items = if is_alone { 8 } else { 16 };
