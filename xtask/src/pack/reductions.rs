@@ -13,8 +13,8 @@ const INSTRUCTION: usize = 16;
 
 /// Refuses machine code in which a reduction is executed under a predicate. Where a branch has
 /// little but a reduction in it, the compiler makes a predicate of the branch, and NVRTC 12.9 was
-/// seen to name a register that holds another one: `hot_slots` then took whatever a register held
-/// for its number of misses, in some rows alone. A kernel that reduces first and chooses afterwards
+/// seen to name a register that holds another one: a kernel then took whatever a register held for
+/// a sum, in one call of 300. A kernel that reduces first and chooses afterwards
 /// has no such branch.
 pub(crate) fn check(cubin: &[u8]) -> Result<()> {
     let elf = Elf::new(cubin).ok_or("the compiler's image is no ELF file")?;
@@ -64,7 +64,7 @@ mod tests {
     /// Otherwise the check might look for an operation that the compiler never writes.
     #[test]
     fn compiled_kernels_have_reductions_and_none_under_a_predicate() {
-        let path = crate::root().join("crates/spec-cuda/compiled/hot_slots.bin");
+        let path = crate::root().join("crates/spec-cuda/compiled/indexer_topk_row.bin");
         let archive = crate::read(&path).unwrap();
         for entry in archive::entries(&archive).unwrap() {
             if entry.kind == Kind::Sass {
