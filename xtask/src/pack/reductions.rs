@@ -14,8 +14,8 @@ const INSTRUCTION: usize = 16;
 /// Refuses machine code in which a reduction is executed under a predicate. Where a branch has
 /// little but a reduction in it, the compiler makes a predicate of the branch, and NVRTC 12.9 was
 /// seen to name a register that holds another one: a kernel then took whatever a register held for
-/// a sum, in one call of 300. A kernel that reduces first and chooses afterwards
-/// has no such branch.
+/// a sum, in one call of 300. A kernel that reduces first and chooses afterwards has no such
+/// branch.
 pub(crate) fn check(cubin: &[u8]) -> Result<()> {
     let elf = Elf::new(cubin).ok_or("the compiler's image is no ELF file")?;
     for (name, section) in elf.sections().filter(|(_, section)| section.is_code) {
