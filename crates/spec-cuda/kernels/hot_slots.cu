@@ -31,12 +31,13 @@
 // on an H100), else the table and its list in the workspace.
 //
 // Bytes: 4 m + 8 h read, 12 m + 4 (hits) + 8 n written: 70 KB for h 4096, m 2048. The number of
-// instructions and their latencies decide, not bytes: a row with 2 % misses takes 22,700
-// instructions, counted for whole warps by `ncu --section SourceCounters -k regex:hot_slots -c 1
-// spec-bench hot_slots --device cuda:0 --shape batch=1,misses=20 --quick`. A multiprocessor
-// executes 4 in a cycle at most, and half as many here: a block has few warps, which would wait
-// while others execute. So threads have many slots, whose loads are under way at once, and what few
-// rows need stands behind a branch that the others do not take.
+// instructions and their latencies decide the time, not the bytes: a row with 2 % misses takes
+// 22,700 instructions, counted for whole warps by `ncu --section SourceCounters -k regex:hot_slots
+// -c 1 spec-bench hot_slots --device cuda:0 --shape batch=1,misses=20 --quick`. A multiprocessor
+// executes at most 4 instructions in a cycle. Here it executes half as many, because the few warps
+// of a block often wait all at once for results of earlier instructions. So each thread has many
+// slots, and the loads of all its slots are under way at once. Code that few rows need stands
+// behind a branch that other rows do not take.
 #include "hot_slots_sets.cuh"
 
 // Neighbouring bins of a lane, and warps that have bins.
@@ -257,10 +258,11 @@ INLINE void load_bins(const Params& p, const Row& row, const Mine<Mask>& mine, u
     }
 }
 
-// Which of a lane's slots of one group are there, a bit for each slot: those whose number is below
-// h, and whose block is in the block table if there is one. `first` is the lane's first slot of the
-// group, and `resident` has what the slots hold: NONE afterwards for slots that are not there. If
-// the row asks for a reset, the slots become empty first.
+// Which of the SLOTS slots that a lane has in one group exist, a bit for each of them. A slot
+// exists if its number is below h, the number of slots of a row, and if the block table, where the
+// caller gave one, has a block for the slot. `first` is the number of the lane's first slot in the
+// group. `resident` has the entries that the slots hold; the function writes NONE for slots that do
+// not exist. If the row asks for a reset, the function first makes all these slots empty.
 INLINE u32 slots_of_group(const Params& p, const Row& row, u32 first, u32 (&resident)[SLOTS],
                           u32& bits) {
     const u32 count = first < p.h ? min(p.h - first, SLOTS) : 0;
@@ -421,15 +423,16 @@ INLINE u32 select_age(const Row& row, u32* bins, Shared& shared, Mask candidates
     return prefix;
 }
 
-// The free slots of a thread's neighbouring bins.
+// How many slots, of those that a miss may take, lie in the neighbouring bins of a thread.
 struct OwnBins {
+    // In each of the thread's bins, and in all of them.
     u32 of_bin[BINS_OF_LANE];
     u32 own;
-    // Those of the lane and of the lanes before it.
+    // In the bins of this lane and of the lanes before it.
     u32 through;
 };
 
-// Adds the bins of each warp in `shared.free`.
+// Counts the slots in the bins of each thread, and leaves the sum over each warp in `shared.free`.
 INLINE OwnBins sum_bins(const u32* bins, Shared& shared) {
     OwnBins result = {};
     if (threadIdx.x < BINS / BINS_OF_LANE) {
@@ -441,7 +444,7 @@ INLINE OwnBins sum_bins(const u32* bins, Shared& shared) {
     return result;
 }
 
-// Finds the bins whose slots the n misses take.
+// Finds the bins whose slots the n misses take. With one barrier, unless the misses take all slots.
 INLINE Cut find_cut(const OwnBins& bins, Shared& shared, u32 n) {
     const u32 of_warp = shared.free[lane_id()];
     const u32 free = sum_of(of_warp);

@@ -47,7 +47,8 @@ struct Part {
     INLINE u32 at(u32 group) const { return first + group * (PACK * WARP); }
 };
 
-// The bits that a mask has for a group: PACK of them.
+// The PACK bits of a thread's mask that stand for its columns, or for its slots, of one group. They
+// are the lowest bits of the result.
 template <u32 PACK, typename Mask>
 INLINE u32 bits_of(Mask mask, u32 group) {
     return static_cast<u32>(mask >> (PACK * group)) & ((1u << PACK) - 1);
@@ -171,8 +172,8 @@ struct Shared {
     u32 left;
     u32 inside;
 
-    // Writes what the warps leave that the block does not have, so that a lane for each warp can
-    // read the values of all of them.
+    // The arrays have room for MAX_WARPS warps. Writes the elements of the warps that the block
+    // does not have, so that 32 lanes can read all elements of an array.
     INLINE void clear() {
         const u32 warp = threadIdx.x;
         if (warp < blockDim.x / WARP || warp >= MAX_WARPS) return;

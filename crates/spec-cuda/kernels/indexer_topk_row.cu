@@ -110,17 +110,18 @@ INLINE u16* chosen() {
 // exponent, and the first bits of its mantissa. So the bins of scores from 0 up ascend, and those
 // of negative scores, behind them, descend.
 
-// How many bins there are, a power of two, and its base-2 logarithm, at least 7.
+// The number of bins of a row: a power of two, with a logarithm to base 2 of 10 to 12.
 INLINE u32 bin_count() { return OWN_BINS * blockDim.x; }
+// The number of bits of a bin's number: that logarithm.
 INLINE u32 bin_bits() { return 31 - __clz(bin_count()); }
-// The bits of an f16 below those that a bin has.
+// How many of the 16 bits of a score as f16 lie below the bits that are the number of its bin.
 INLINE u32 bin_shift() { return 16 - bin_bits(); }
-// The first bin of negative scores.
+// The number of the first bin of negative scores, which is also how many bins other scores have.
 INLINE u32 negative_bins() { return bin_count() / 2; }
-// The bin of infinity. Of the bins behind, which are of f16s that are NaN, the last one alone has
-// scores.
+// The bin of infinity. The bins between it and those of negative scores are of f16s that are NaN.
+// Only the last of these bins, `forced_bin`, has columns.
 INLINE u32 infinite_bin() { return 0x7C00 >> bin_shift(); }
-// The bin of scores that are always chosen: the first one in the order of the search.
+// The bin of columns that are always chosen. `search_bins` comes to it before all other bins.
 INLINE u32 forced_bin() { return negative_bins() - 1; }
 
 // The bins of two scores, of which `a` and `b` have the bits. That of NaN is `forced_bin`.
@@ -169,7 +170,7 @@ INLINE u32 sum_before(Shared& s, u32 own, u32& all) {
     return __reduce_add_sync(ALL_LANES, lane < warp ? of_lane : 0);
 }
 
-// The bins of a thread, from bin `first` on.
+// The OWN_BINS counters of a thread's bins, of which bin `first` is the lowest, as one vector.
 INLINE uint4& own_bins(Shared& s, u32 first) { return *reinterpret_cast<uint4*>(s.bins + first); }
 
 INLINE void clear_bins(Shared& s) { own_bins(s, OWN_BINS * threadIdx.x) = make_uint4(0, 0, 0, 0); }

@@ -5,11 +5,9 @@ use crate::Result;
 
 /// The lowest 12 bits of an instruction are its operation: here those of `__reduce_add_sync` and
 /// its like, REDUX and CREDUX. The second is for minimum and maximum on compute capability 10.0.
-const REDUCTIONS: [u64; 2] = [0x3C4, 0x2CC];
+const REDUCTIONS: [u16; 2] = [0x3C4, 0x2CC];
 /// Bits 12 to 15 of an instruction are its predicate: here the one that is always true.
-const ALWAYS: u64 = 7;
-/// The bytes of an instruction.
-const INSTRUCTION: usize = 16;
+const ALWAYS: u16 = 7;
 
 /// Refuses machine code in which a reduction is executed under a predicate. Where a branch has
 /// little but a reduction in it, the compiler makes a predicate of the branch, and NVRTC 12.9 was
@@ -32,14 +30,15 @@ pub(crate) fn check(cubin: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// The lowest 16 bits of each instruction, which has 16 bytes.
+fn words(code: &[u8]) -> impl Iterator<Item = u16> {
+    code.as_chunks::<16>().0.iter().map(|&[low, high, ..]| u16::from_le_bytes([low, high]))
+}
+
 /// Where the first reduction under a predicate lies.
 fn under_predicate(code: &[u8]) -> Option<usize> {
-    let is_bad = |instruction: &[u8]| {
-        let word =
-            instruction.iter().take(2).rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
-        REDUCTIONS.contains(&(word & 0xFFF)) && word >> 12 != ALWAYS
-    };
-    Some(INSTRUCTION * code.chunks_exact(INSTRUCTION).position(is_bad)?)
+    let is_bad = |word: u16| REDUCTIONS.contains(&(word & 0xFFF)) && word >> 12 != ALWAYS;
+    Some(16 * words(code).position(is_bad)?)
 }
 
 #[cfg(test)]
@@ -70,11 +69,7 @@ mod tests {
             if entry.kind == Kind::Sass {
                 let image = entry.unpack().unwrap();
                 check(&image).unwrap();
-                let words = image
-                    .chunks_exact(INSTRUCTION)
-                    .map(|instruction| u64::from(instruction[0]) | u64::from(instruction[1]) << 8);
-                let all: Vec<u64> = words.filter(|&word| word >> 12 == ALWAYS).collect();
-                let count = |of| all.iter().filter(|&&word| word & 0xFFF == of).count();
+                let count = |of| words(&image).filter(|&word| word == ALWAYS << 12 | of).count();
                 let [redux, credux] = REDUCTIONS.map(count);
                 assert!(redux > 10 && (credux > 10) == (entry.architecture == 100));
             }

@@ -88,11 +88,15 @@ pub(super) struct Prepared {
 }
 
 /// The threads of a block. Where several blocks run on a multiprocessor, fewer threads with more
-/// scores each are faster. An earlier kernel, which took a tenth longer, chose in 1024 rows of 4096
-/// scores on an H200 in 16.5 us with 256 threads, and in 21.0 with 512; in 1024 rows of 8192, it
-/// took 30.5 us with 512 threads, and 43.0 with 1024. In 64 rows of 4096, it took 4.6 us with 512
-/// threads, and 5.6 with 256: `spec-bench indexer_topk --device cuda:0 --shape rows=64,cols=4096`,
-/// with other numbers in this function.
+/// scores each are faster; where each has a multiprocessor alone, more threads are.
+///
+/// An earlier version of the kernel, which took a tenth longer than the present one, took these
+/// times for a call on an H200 (`spec-bench indexer_topk --device cuda:0 --shape rows=64,cols=4096`
+/// and so on, with other numbers in this function):
+///
+/// - 1024 rows of 4096 scores: 16.5 us with 256 threads, 21.0 us with 512 threads
+/// - 1024 rows of 8192 scores: 30.5 us with 512 threads, 43.0 us with 1024 threads
+/// - 64 rows of 4096 scores: 4.6 us with 512 threads, 5.6 us with 256 threads
 fn threads(plan: &Plan, multiprocessors: u32) -> u32 {
     let is_alone = plan.scores.rows <= multiprocessors as usize;
     let items = if is_alone { 8 } else { 16 };
