@@ -55,8 +55,14 @@ INLINE void follow() {
 // other threads fetch fewer instructions.
 INLINE bool rarely(bool condition) { return __builtin_expect(condition, false); }
 
-// Hides how an address in shared memory was computed, so that the compiler keeps the address in a
-// register. Otherwise it computes the address anew at every access.
+// These functions hide how an address in global memory, or in shared memory, was computed, so that
+// the compiler keeps the address in a register. Otherwise it computes the address anew at every
+// access.
+template <typename T>
+INLINE void keep_global(T*& pointer) {
+    asm volatile("" : "+l"(pointer));
+    __builtin_assume(__isGlobal(pointer));
+}
 template <typename T>
 INLINE void keep_shared(T*& pointer) {
     u32 place = static_cast<u32>(__cvta_generic_to_shared(pointer));

@@ -1,8 +1,10 @@
 // hot_slots: which slots of a device buffer hold the KV entries that a step wants, and which
 // entries must be fetched into the buffer.
 //
-// A block owns a row with m wanted entries and h slots. It works in phases, with a barrier between
-// them:
+// A block owns a row with m wanted entries and h slots. Before the block waits for the previous
+// kernel, it clears its shared memory and computes the addresses of the row. While the loads of the
+// row are under way, it makes the lists of fetches empty. Then it works in phases, with a barrier
+// between them:
 //
 // 1. The range of the wanted entries is found, and whether they ascend, as the rows of indexer_topk
 //    and deduplicate_topk do.
@@ -18,7 +20,7 @@
 //    selection over the further bits finds the age.
 // 6. Prefix sums number the slots that are taken in ascending order. Slot number r gets miss
 //    number r.
-// 7. The state of these slots, the list and the answers are written.
+// 7. The state of these slots, the lists and the answers are written.
 //
 // Without misses, phases 5 and 6 are left out.
 //
@@ -32,7 +34,7 @@
 //
 // Bytes: 4 m + 8 h read, 12 m + 4 (hits) + 8 n written: 70 KB for h 4096, m 2048. The number of
 // instructions and their latencies decide the time, not the bytes: a row with 2 % misses takes
-// 22,700 instructions, counted for whole warps by `ncu --section SourceCounters -k regex:hot_slots
+// 22,900 instructions, counted for whole warps by `ncu --section SourceCounters -k regex:hot_slots
 // -c 1 spec-bench hot_slots --device cuda:0 --shape batch=1,misses=20 --quick`. A multiprocessor
 // executes at most 4 instructions in a cycle. Here it executes half as many, because the few warps
 // of a block often wait all at once for results of earlier instructions. So each thread has many
@@ -59,6 +61,8 @@ constexpr u32 NO_BIN = BINS;
 constexpr u32 CLEARED = 4096;
 // The request of a row that is padding.
 constexpr u32 PADDING = NONE;
+// A tail start above all entries.
+constexpr i64 NO_TAIL = 1ll << 32;
 // Places that are not there: of a slot whose block is missing, and a number of 2^31 or more.
 constexpr i32 MISSING = -1;
 constexpr i32 TOO_FAR = -2;
@@ -79,14 +83,6 @@ struct Row {
     // The thread's slots.
     Part<SLOTS> part;
 };
-
-// Hides how a value was computed, so that the compiler keeps it in a register. Otherwise it
-// computes the address of a row anew, with 64-bit products, at every access.
-template <typename T>
-INLINE void keep(T*& pointer) {
-    asm volatile("" : "+l"(pointer));
-    __builtin_assume(__isGlobal(pointer));
-}
 
 // A number below 2^31 over a size whose inverse the host computed, with the shift behind it.
 INLINE u32 quotient(u32 number, u32 inverse, u32 shift) {
@@ -403,21 +399,24 @@ INLINE u32 select_age(const Row& row, u32* bins, Shared& shared, Mask candidates
         __syncthreads();
         // The greatest digits come first.
         const u32 end = warp < BIN_WARPS ? BINS - BINS_OF_LANE * threadIdx.x : 0;
+        u32 of_bin[BINS_OF_LANE];
         u32 own = 0;
 #pragma unroll
-        for (u32 j = 1; j <= BINS_OF_LANE; j++) own += end > 0 ? bins[end - j] : 0;
+        for (u32 j = 0; j < BINS_OF_LANE; j++) {
+            of_bin[j] = end > 0 ? bins[end - 1 - j] : 0;
+            own += of_bin[j];
+        }
         const u32 through = warp_inclusive_sum(own);
         if (lane_id() == WARP - 1) shared.totals[warp] = through;
         __syncthreads();
-        u32 before = sum_before(shared.totals[lane_id()]) + through - own;
+        const u32 before = sum_before(shared.totals[lane_id()]) + through - own;
         if (before < left && before + own >= left) {
-            u32 digit = end - 1;
-            while (before + bins[digit] < left) before += bins[digit--];
-            shared.digit = digit;
-            shared.left = left - before;
+            const RankInBins last = find_rank(of_bin, left - before);
+            shared.bin = end - 1 - last.bin;
+            shared.left = last.rank;
         }
         __syncthreads();
-        prefix = prefix << width | shared.digit;
+        prefix = prefix << width | shared.bin;
         left = shared.left;
     }
     return prefix;
@@ -552,7 +551,21 @@ INLINE void hand_out(const Params& p, const Row& row, const Set& set, const u16*
     }
 }
 
-// Writes where the entries of the columns lie, and ends the lists behind `count` entries.
+// Makes the lists of a row empty: a thread does so in its columns.
+INLINE void clear_lists(const Params& p, const Row& row, const Part<COLUMNS>& part) {
+#pragma unroll 1
+    for (u32 g = 0; g < part.groups; g++) {
+        const u32 first = part.at(g);
+        if (first >= p.m) break;
+        const u32 none[COLUMNS] = {NONE, NONE, NONE, NONE};
+        const u32 inside = (1u << min(p.m - first, COLUMNS)) - 1;
+        const bool by_vectors = p.by_vectors && first + COLUMNS <= p.m;
+        store_neighbours(row.fetch_positions, none, first, inside, by_vectors);
+        store_neighbours(row.fetch_slots, none, first, inside, by_vectors);
+    }
+}
+
+// Writes where the entries of the columns lie.
 template <typename Mask>
 INLINE void answer(const Params& p, const Row& row, const Set& set, const Columns<Mask>& columns,
                    const u16* taken_slots, u32 count) {
@@ -581,11 +594,6 @@ INLINE void answer(const Params& p, const Row& row, const Set& set, const Column
         const bool by_vectors = p.by_vectors && first + COLUMNS <= p.m;
         const u32 outside = bits_of<COLUMNS>(columns.outside, g);
         store_neighbours(row.slots, places, first, inside & ~outside, by_vectors && outside == 0);
-        const u32 none[COLUMNS] = {NONE, NONE, NONE, NONE};
-        const u32 listed = count > first ? (1u << min(count - first, COLUMNS)) - 1 : 0;
-        const bool all = by_vectors && listed == 0;
-        store_neighbours(row.fetch_positions, none, first, inside & ~listed, all);
-        store_neighbours(row.fetch_slots, none, first, inside & ~listed, all);
     }
 }
 
@@ -654,8 +662,6 @@ INLINE void leave_out(const Params& p, u32 r) {
 #pragma unroll 1
     for (u32 column = threadIdx.x; column < p.m; column += blockDim.x) {
         p.slots[r][column] = -1;
-        p.fetch_positions[r][column] = -1;
-        p.fetch_slots[r][column] = -1;
     }
     if (threadIdx.x == 0) p.fetches[r] = 0;
 }
@@ -701,27 +707,54 @@ INLINE void ask_for(const i32* from, u32 count) {
     }
 }
 
+// Clears what a row has in shared memory: the bits of a narrow set, but for those beyond CLEARED
+// words, the bits of losers, the bins, and sums of warps that the block does not have.
+INLINE void clear(const Params& p, const Set& set, const Room& room, Shared& shared) {
+    fill(set.narrow.bits, 0, min(p.bits_words, CLEARED), 0);
+    fill(room.losers, 0, p.loser_words, 0);
+    fill(room.bins, 0, BINS, 0);
+    shared.clear();
+}
+
 template <typename Mask>
 INLINE void one_row(const Params& p, u32 r, const Room& room, Shared& shared) {
-    // Loads first, so that their latencies overlap with each other and with clearing.
-    Columns<Mask> columns(p.wanted[r], p.m, p.column_groups, p.by_vectors);
-    // A negative request is above all rows of the state here, of which there are less than 2^31.
-    u32 request = r;
-    if (rarely(p.requests != nullptr)) request = static_cast<u32>(p.requests[r]);
-    const bool is_request = request < p.tables;
-    const u32 at = is_request ? request : 0;
-    const u32 step = static_cast<u32>(p.steps[r * p.step_stride]);
-    const i64 no_tail = 1ll << 32;
-    Row row = {p.resident[at],       p.used[at],       p.slots[r],
-               p.fetch_positions[r], p.fetch_slots[r], no_tail,
-               at,                   step,             false,
+    // What needs no results of the previous kernel is done while that kernel may still run.
+    Row row = {p.resident[r],        p.used[r],        p.slots[r],
+               p.fetch_positions[r], p.fetch_slots[r], NO_TAIL,
+               r,                    0,                false,
                Part<SLOTS>(p.slot_groups)};
-    keep(row.resident);
-    keep(row.used);
-    keep(row.slots);
-    keep(row.fetch_positions);
-    keep(row.fetch_slots);
-    const u32 h = is_request ? p.h : 0;
+    const i32* wanted = p.wanted[r];
+    // A step counts by its low 32 bits, which come first.
+    const u32* step =
+        static_cast<const u32*>(p.steps.data) + (p.steps.wide ? 2 : 1) * r * p.step_stride;
+    keep_global(wanted);
+    keep_global(step);
+    keep_global(row.resident);
+    keep_global(row.used);
+    keep_global(row.slots);
+    keep_global(row.fetch_positions);
+    keep_global(row.fetch_slots);
+    Set set = {false, narrow_in(p, room), hashed_in(p, room)};
+    clear(p, set, room, shared);
+    follow();
+    // All loads come first, so that their latencies overlap with each other.
+    Columns<Mask> columns(wanted, p.m, p.column_groups, p.by_vectors);
+    row.step = *step;
+    u32 request = r;
+    u32 h = p.h;
+    bool is_request = true;
+    if (rarely(p.requests != nullptr)) {
+        // A negative request is above all rows of the state here, of which there are less than
+        // 2^31.
+        request = static_cast<u32>(p.requests[r]);
+        is_request = request < p.tables;
+        if (!is_request) h = 0;
+        row.request = is_request ? request : 0;
+        row.resident = p.resident[row.request];
+        row.used = p.used[row.request];
+    }
+    keep_global(row.resident);
+    keep_global(row.used);
     u32 resident[SLOTS];
     u32 used[SLOTS];
     load_neighbours(resident, row.resident, row.part.first, h, p.by_vectors);
@@ -730,6 +763,7 @@ INLINE void one_row(const Params& p, u32 r, const Room& room, Shared& shared) {
         ask_for(row.resident, h);
         ask_for(row.used, h);
     }
+    clear_lists(p, row, columns.part);
     if (rarely(p.resets != nullptr)) row.reset = p.resets[r] != 0;
     u32 bits = 0;
     if (rarely(p.tail_starts.data != nullptr)) {
@@ -746,11 +780,6 @@ INLINE void one_row(const Params& p, u32 r, const Room& room, Shared& shared) {
             is_lost |= static_cast<u32>(p.requests[lower]) == request;
         }
     }
-    Set set = {false, narrow_in(p, room), hashed_in(p, room)};
-    fill(set.narrow.bits, 0, min(p.bits_words, CLEARED), 0);
-    fill(room.losers, 0, p.loser_words, 0);
-    fill(room.bins, 0, BINS, 0);
-    shared.clear();
     note_columns(p, row, columns, is_request, shared, bits);
     // All threads decide alike, also if the request changes while they load it.
     if (rarely(__syncthreads_or(is_lost || !is_request))) {
@@ -792,9 +821,13 @@ INLINE void one_row(const Params& p, u32 r, const Room& room, Shared& shared) {
 // each row has a block of its own; else they lie in the workspace, and a block has several rows.
 // Mask: a bit for each column or slot of a thread.
 template <bool IN_SHARED, typename Mask>
-INLINE void hot_slots(const Params& p) {
+INLINE void in_rows(const Params& p) {
+    // The host launches blocks of this size; now the compiler knows.
+    __builtin_assume(blockDim.x == (IN_SHARED ? THREADS : WORKSPACE_THREADS));
     extern __shared__ uint4 dynamic[];
-    __shared__ Shared shared;
+    __shared__ Shared of_block;
+    Shared* shared = &of_block;
+    keep_shared(shared);
     Room room;
     room.bins = reinterpret_cast<u32*>(dynamic);
     room.losers = room.bins + ALL_BINS;
@@ -805,7 +838,7 @@ INLINE void hot_slots(const Params& p) {
         room.taken = reinterpret_cast<u16*>(room.own);
         room.own += taken_words;
         room.places = room.own + p.bitmap_words;
-        one_row<Mask>(p, blockIdx.x, room, shared);
+        one_row<Mask>(p, blockIdx.x, room, *shared);
         return;
     }
     const u32 words = (2u << p.log_places) + p.list_words;
@@ -814,12 +847,17 @@ INLINE void hot_slots(const Params& p) {
     for (u32 r = blockIdx.x; r < p.batch; r += gridDim.x) {
         // The shared memory of the row before is no longer read.
         if (rarely(r != blockIdx.x)) __syncthreads();
-        one_row<Mask>(p, r, room, shared);
+        one_row<Mask>(p, r, room, *shared);
     }
 }
 
-INLINE void in_shared(const Params& p) { hot_slots<true, u32>(p); }
-INLINE void in_workspace(const Params& p) { hot_slots<false, u64>(p); }
-
-SPEC_KERNEL(hot_slots, in_shared, Params, THREADS)
-SPEC_KERNEL(hot_slots_workspace, in_workspace, Params, WORKSPACE_THREADS)
+// Unlike kernels of SPEC_KERNEL, these kernels call `follow` themselves, after they have cleared
+// their shared memory.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    hot_slots(const __grid_constant__ Params params) {
+    in_rows<true, u32>(params);
+}
+extern "C" __global__ void __launch_bounds__(WORKSPACE_THREADS, 1)
+    hot_slots_workspace(const __grid_constant__ Params params) {
+    in_rows<false, u64>(params);
+}

@@ -165,10 +165,9 @@ struct Shared {
     u32 misses;
     u32 lowest;
     u32 highest;
-    // The bin, or the digit, at which a selection ends; how many slots are left to choose there,
-    // and how many there are.
+    // The bin at which a selection ends; how many slots are left to choose there, and how many
+    // there are.
     u32 bin;
-    u32 digit;
     u32 left;
     u32 inside;
 

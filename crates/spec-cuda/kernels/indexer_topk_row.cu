@@ -231,8 +231,10 @@ INLINE Cut compare(Shared& s, const Keys& keys, u32 low, u32 high, u32 wanted) {
         }
         // Both counts in one word: there are at most MAX_COMPARED keys.
         u32 both = smaller << 16 | larger;
+        // Before the branch: NVRTC 12.9 may make a wrong predicate of a branch around a sum.
+        const u32 of_warp = __reduce_add_sync(ALL_LANES, both);
         if (lanes == WARP) {
-            both = __reduce_add_sync(ALL_LANES, both);
+            both = of_warp;
         } else {
 #pragma unroll 1
             for (u32 half = lanes / 2; half > 0; half /= 2) {
@@ -601,9 +603,16 @@ INLINE void choose(const WholeRows<T>& p) {
     __syncthreads();
     u32 bits = read(s, row, loaded, keys, end);
     if (threadIdx.x == 0) bits |= row.bits;
+    // If the lengths change while the kernel runs, the threads may have loaded different ones. Then
+    // the row has no positions.
+    if (rarely(!has_candidates && s.covered != end)) {
+        s.covered = 0;
+        bits |= BAD_LENGTHS;
+    }
     __syncthreads();
     const u32 count = s.covered;
-    const Cut cut = count > p.k ? find_cut(s, keys, p.k) : Cut{0, 0};
+    // Without covered scores, no key is above the cut.
+    const Cut cut = count > p.k ? find_cut(s, keys, p.k) : Cut{count > 0 ? 0 : NONE, 0};
     if (cut.ties == 0) {
         list_chosen<false>(s, keys, cut);
     } else {
