@@ -1,12 +1,13 @@
 //! Long texts whose sets of wanted entries drift: `hot_slots`, step by step on its own state, beside
-//! the plain loop, and what must hold after each step.
+//! the plain loop, and what must hold after each step. Then steps that a device may start before the
+//! step before them has ended.
 //!
 //! `SPEC_STEPS` is the number of steps of all texts together; without it, 1,000,000 on a CPU, 100,000
 //! on a GPU and 5,000 on a software renderer.
 
 use spec::ops::HotSlots;
 use spec::ops::hot_slots::{Buffers, Required, Tensors};
-use spec::{Buffer, DType, Descriptor, Device, Handle, Result, TensorDesc};
+use spec::{Buffer, DType, Descriptor, Device, Handle, Result, Stream, TensorDesc};
 use spec_conformance::Rng;
 use spec_conformance::plain::Plain;
 
@@ -252,6 +253,94 @@ fn slots_of_long_texts_are_those_of_the_plain_loop() -> Result<()> {
             _ => 100_000,
         };
         check(&handle, asked.unwrap_or(usual))?;
+    }
+    Ok(())
+}
+
+/// Rows, wanted entries of a row, slots, and steps that follow one another without a pause.
+const CHAINED: [usize; 4] = [5, 2048, 4096, 40];
+
+/// The entries that a row wants in a step: every second number of a window that moves. The step
+/// after the next one wants most of these numbers, and the next step none of them.
+fn window(step: usize, row: usize) -> impl Iterator<Item = i32> {
+    let [_, m, ..] = CHAINED;
+    (0..m).map(move |column| (1000 * row + 65 * step + 2 * column) as i32)
+}
+
+/// Each step works on the state that the step before it left, so it must not read that state before
+/// the step before it has ended.
+#[test]
+fn steps_by_dependent_launch_follow_one_another() -> Result<()> {
+    let [rows, m, h, steps] = CHAINED;
+    let params = HotSlots::new();
+    let tensors = params.tensors(rows, m, h);
+    let plain = Descriptor::create(&Plain::default(), &params, &tensors)?;
+    let empty = || State {
+        resident: vec![-1; rows * h],
+        used: vec![0; rows * h],
+        slots: vec![0; rows * m],
+        fetch_positions: vec![0; rows * m],
+        fetch_slots: vec![0; rows * m],
+        fetches: vec![0; rows],
+    };
+    let wanted: Vec<Vec<i32>> =
+        (0..steps).map(|step| (0..rows).flat_map(|row| window(step, row)).collect()).collect();
+    let mut expected = empty();
+    let mut slots = Vec::new();
+    for (step, wanted) in wanted.iter().enumerate() {
+        let number = [step as i32];
+        let buffers = Buffers::new(Required {
+            wanted: wanted.into(),
+            resident: (&mut expected.resident).into(),
+            used: (&mut expected.used).into(),
+            step: (&number).into(),
+            slots: (&mut expected.slots).into(),
+            fetch_positions: (&mut expected.fetch_positions).into(),
+            fetch_slots: (&mut expected.fetch_slots).into(),
+            fetches: (&mut expected.fetches).into(),
+        });
+        plain.call(&mut [0_u8; 0], buffers)?;
+        slots.push(expected.slots.clone());
+    }
+    for handle in crate::common::handles() {
+        let operator = handle.create(&params, &tensors)?;
+        let mut workspace = operator.workspace(&handle)?;
+        let upload = |wanted: &Vec<i32>| handle.upload(wanted);
+        let wanted = wanted.iter().map(upload).collect::<Result<Vec<_>>>()?;
+        let step = |step| handle.upload(&[step as i32]);
+        let numbers = (0..steps).map(step).collect::<Result<Vec<_>>>()?;
+        let place = |_| handle.allocate::<i32>(rows * m);
+        let mut got = (0..steps).map(place).collect::<Result<Vec<_>>>()?;
+        let empty = empty();
+        let mut there = State {
+            resident: handle.upload(&empty.resident)?,
+            used: handle.upload(&empty.used)?,
+            slots: handle.upload(&expected.slots)?,
+            fetch_positions: handle.allocate(rows * m)?,
+            fetch_slots: handle.allocate(rows * m)?,
+            fetches: handle.allocate(rows)?,
+        };
+        for ((wanted, number), slots) in wanted.iter().zip(&numbers).zip(&mut got) {
+            let buffers = Buffers::new(Required {
+                wanted: wanted.into(),
+                resident: (&mut there.resident).into(),
+                used: (&mut there.used).into(),
+                step: number.into(),
+                slots: slots.into(),
+                fetch_positions: (&mut there.fetch_positions).into(),
+                fetch_slots: (&mut there.fetch_slots).into(),
+                fetches: (&mut there.fetches).into(),
+            });
+            let stream = Stream::default().dependent_launch();
+            operator.call_on(&mut workspace, buffers, stream)?;
+        }
+        for (step, (got, expected)) in got.iter().zip(&slots).enumerate() {
+            assert!(got.to_vec()? == *expected, "slots of step {step} on {}", handle.device());
+        }
+        let there = there.read()?;
+        for ((name, got), (_, expected)) in there.named().into_iter().zip(expected.named()) {
+            assert!(got == expected, "{name} of the last step on {}", handle.device());
+        }
     }
     Ok(())
 }
