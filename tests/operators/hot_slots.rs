@@ -267,80 +267,84 @@ fn window(step: usize, row: usize) -> impl Iterator<Item = i32> {
     (0..m).map(move |column| (1000 * row + 65 * step + 2 * column) as i32)
 }
 
-/// Each step works on the state that the step before it left, so it must not read that state before
-/// the step before it has ended.
-#[test]
-fn steps_by_dependent_launch_follow_one_another() -> Result<()> {
+/// Runs steps one behind the other on `handle`, and compares what each of them gives, and the state
+/// after the last, with the plain loop. `mapped`: row r has row rows - 1 - r of the state.
+fn check_chain(handle: &Handle, mapped: bool) -> Result<()> {
     let [rows, m, h, steps] = CHAINED;
     let params = HotSlots::new();
-    let tensors = params.tensors(rows, m, h);
+    let mut tensors = params.tensors(rows, m, h);
+    if mapped {
+        tensors = tensors.requests(TensorDesc::new(DType::I32, [rows]));
+    }
     let plain = Descriptor::create(&Plain::default(), &params, &tensors)?;
-    let empty = || State {
-        resident: vec![-1; rows * h],
-        used: vec![0; rows * h],
-        slots: vec![0; rows * m],
-        fetch_positions: vec![0; rows * m],
-        fetch_slots: vec![0; rows * m],
-        fetches: vec![0; rows],
-    };
+    let operator = handle.create(&params, &tensors)?;
+    let mut workspace = operator.workspace(handle)?;
     let wanted: Vec<Vec<i32>> =
         (0..steps).map(|step| (0..rows).flat_map(|row| window(step, row)).collect()).collect();
-    let mut expected = empty();
-    let mut slots = Vec::new();
-    for (step, wanted) in wanted.iter().enumerate() {
-        let number = [step as i32];
-        let buffers = Buffers::new(Required {
+    let requests: Vec<i32> = (0..rows as i32).rev().collect();
+    let (mut resident, mut used) = (vec![-1; rows * h], vec![0; rows * h]);
+    // All memory of the device, so that nothing but the calls comes between two steps.
+    let upload = |values: &Vec<i32>| handle.upload(values);
+    let wanted_there = wanted.iter().map(upload).collect::<Result<Vec<_>>>()?;
+    let numbers = (0..steps).map(|step| upload(&vec![step as i32]));
+    let numbers = numbers.collect::<Result<Vec<_>>>()?;
+    let requests_there = upload(&requests)?;
+    let (mut resident_there, mut used_there) = (upload(&resident)?, upload(&used)?);
+    let place = |columns: usize| handle.allocate::<i32>(rows * columns);
+    let places = |_| Ok([place(m)?, place(m)?, place(m)?, place(1)?]);
+    let mut results = (0..steps).map(places).collect::<Result<Vec<[Buffer<i32>; 4]>>>()?;
+    for ((wanted, number), given) in wanted_there.iter().zip(&numbers).zip(&mut results) {
+        let [slots, fetch_positions, fetch_slots, fetches] = given;
+        let mut buffers = Buffers::new(Required {
             wanted: wanted.into(),
-            resident: (&mut expected.resident).into(),
-            used: (&mut expected.used).into(),
-            step: (&number).into(),
-            slots: (&mut expected.slots).into(),
-            fetch_positions: (&mut expected.fetch_positions).into(),
-            fetch_slots: (&mut expected.fetch_slots).into(),
-            fetches: (&mut expected.fetches).into(),
+            resident: (&mut resident_there).into(),
+            used: (&mut used_there).into(),
+            step: number.into(),
+            slots: slots.into(),
+            fetch_positions: fetch_positions.into(),
+            fetch_slots: fetch_slots.into(),
+            fetches: fetches.into(),
         });
-        plain.call(&mut [0_u8; 0], buffers)?;
-        slots.push(expected.slots.clone());
+        if mapped {
+            buffers = buffers.requests(&requests_there);
+        }
+        operator.call_on(&mut workspace, buffers, Stream::default().dependent_launch())?;
     }
+    for (step, (wanted, given)) in wanted.iter().zip(results).enumerate() {
+        let number = [step as i32];
+        let mut expected = [m, m, m, 1].map(|columns| vec![0; rows * columns]);
+        let [slots, fetch_positions, fetch_slots, fetches] = &mut expected;
+        let mut buffers = Buffers::new(Required {
+            wanted: wanted.into(),
+            resident: (&mut resident).into(),
+            used: (&mut used).into(),
+            step: (&number).into(),
+            slots: slots.into(),
+            fetch_positions: fetch_positions.into(),
+            fetch_slots: fetch_slots.into(),
+            fetches: fetches.into(),
+        });
+        if mapped {
+            buffers = buffers.requests(&requests);
+        }
+        plain.call(&mut [0_u8; 0], buffers)?;
+        let names = ["slots", "fetch_positions", "fetch_slots", "fetches"];
+        for ((name, given), expected) in names.into_iter().zip(given).zip(expected) {
+            let is_right = given.to_vec()? == expected;
+            assert!(is_right, "{name} of step {step} on {}, mapped: {mapped}", handle.device());
+        }
+    }
+    assert!(resident_there.to_vec()? == resident && used_there.to_vec()? == used);
+    Ok(())
+}
+
+/// Each step works on the state that the step before it left, so the step must not read the state
+/// before the step before it has ended.
+#[test]
+fn steps_by_dependent_launch_follow_one_another() -> Result<()> {
     for handle in crate::common::handles() {
-        let operator = handle.create(&params, &tensors)?;
-        let mut workspace = operator.workspace(&handle)?;
-        let upload = |wanted: &Vec<i32>| handle.upload(wanted);
-        let wanted = wanted.iter().map(upload).collect::<Result<Vec<_>>>()?;
-        let step = |step| handle.upload(&[step as i32]);
-        let numbers = (0..steps).map(step).collect::<Result<Vec<_>>>()?;
-        let place = |_| handle.allocate::<i32>(rows * m);
-        let mut got = (0..steps).map(place).collect::<Result<Vec<_>>>()?;
-        let empty = empty();
-        let mut there = State {
-            resident: handle.upload(&empty.resident)?,
-            used: handle.upload(&empty.used)?,
-            slots: handle.upload(&expected.slots)?,
-            fetch_positions: handle.allocate(rows * m)?,
-            fetch_slots: handle.allocate(rows * m)?,
-            fetches: handle.allocate(rows)?,
-        };
-        for ((wanted, number), slots) in wanted.iter().zip(&numbers).zip(&mut got) {
-            let buffers = Buffers::new(Required {
-                wanted: wanted.into(),
-                resident: (&mut there.resident).into(),
-                used: (&mut there.used).into(),
-                step: number.into(),
-                slots: slots.into(),
-                fetch_positions: (&mut there.fetch_positions).into(),
-                fetch_slots: (&mut there.fetch_slots).into(),
-                fetches: (&mut there.fetches).into(),
-            });
-            let stream = Stream::default().dependent_launch();
-            operator.call_on(&mut workspace, buffers, stream)?;
-        }
-        for (step, (got, expected)) in got.iter().zip(&slots).enumerate() {
-            assert!(got.to_vec()? == *expected, "slots of step {step} on {}", handle.device());
-        }
-        let there = there.read()?;
-        for ((name, got), (_, expected)) in there.named().into_iter().zip(expected.named()) {
-            assert!(got == expected, "{name} of the last step on {}", handle.device());
-        }
+        check_chain(&handle, false)?;
+        check_chain(&handle, true)?;
     }
     Ok(())
 }

@@ -2,9 +2,9 @@
 // entries must be fetched into the buffer.
 //
 // A block owns a row with m wanted entries and h slots. Before the block waits for the previous
-// kernel, it clears its shared memory and computes the addresses of the row. While the loads of the
-// row are under way, it makes the lists of fetches empty. Then it works in phases, with a barrier
-// between them:
+// kernel, the block computes the addresses of the row, and clears what most rows use of shared
+// memory. While the first loads of the row are under way, the block makes the lists of fetches
+// empty. Then the block works in phases, with a barrier between them:
 //
 // 1. The range of the wanted entries is found, and whether they ascend, as the rows of indexer_topk
 //    and deduplicate_topk do.
@@ -32,14 +32,14 @@
 // The bitmap, or the table, and the list of misses lie in shared memory if they fit (m up to 8192
 // on an H100), else the table and its list in the workspace.
 //
-// Bytes: 4 m + 8 h read, 12 m + 4 (hits) + 8 n written: 70 KB for h 4096, m 2048. The number of
-// instructions and their latencies decide the time, not the bytes: a row with 2 % misses takes
-// 22,900 instructions, counted for whole warps by `ncu --section SourceCounters -k regex:hot_slots
-// -c 1 spec-bench hot_slots --device cuda:0 --shape batch=1,misses=20 --quick`. A multiprocessor
-// executes at most 4 instructions in a cycle. Here it executes half as many, because the few warps
-// of a block often wait all at once for results of earlier instructions. So each thread has many
-// slots, and the loads of all its slots are under way at once. Code that few rows need stands
-// behind a branch that other rows do not take.
+// Bytes: 4 m + 8 h read, 12 m + 4 (hits) + 16 n written, with n misses: 74 KB for h 4096, m 2048
+// and 2 % misses. The number of instructions and their latencies decide the time, not the bytes:
+// such a row takes 22,900 instructions, counted for whole warps by `ncu --section SourceCounters -k
+// regex:hot_slots -c 1 spec-bench hot_slots --device cuda:0 --shape batch=1,misses=20 --quick`. A
+// multiprocessor executes at most 4 instructions in a cycle. Here it executes half as many, because
+// the few warps of a block often wait all at once for results of earlier instructions. So each
+// thread has many slots, and the loads of all its slots are under way at once. Code that few rows
+// need stands behind a branch that other rows do not take.
 #include "hot_slots_sets.cuh"
 
 // Neighbouring bins of a lane, and warps that have bins.
@@ -551,7 +551,8 @@ INLINE void hand_out(const Params& p, const Row& row, const Set& set, const u16*
     }
 }
 
-// Makes the lists of a row empty: a thread does so in its columns.
+// Makes the lists of fetches of a row empty. Each thread writes the elements that have the numbers
+// of its columns. A barrier must follow before `hand_out` writes fetches to the lists.
 INLINE void clear_lists(const Params& p, const Row& row, const Part<COLUMNS>& part) {
 #pragma unroll 1
     for (u32 g = 0; g < part.groups; g++) {
@@ -657,7 +658,7 @@ INLINE void serve(const Params& p, const Row& row, const Set& set, const Columns
 }
 
 // A row that is left out: padding, or a request that is no row of the state or that a lower row
-// has.
+// has. Its lists of fetches are empty already.
 INLINE void leave_out(const Params& p, u32 r) {
 #pragma unroll 1
     for (u32 column = threadIdx.x; column < p.m; column += blockDim.x) {
@@ -707,8 +708,8 @@ INLINE void ask_for(const i32* from, u32 count) {
     }
 }
 
-// Clears what a row has in shared memory: the bits of a narrow set, but for those beyond CLEARED
-// words, the bits of losers, the bins, and sums of warps that the block does not have.
+// Clears what most rows use of shared memory: the first CLEARED words of a narrow set, the bits of
+// losers, the bins, and the values of warps that the block does not have.
 INLINE void clear(const Params& p, const Set& set, const Room& room, Shared& shared) {
     fill(set.narrow.bits, 0, min(p.bits_words, CLEARED), 0);
     fill(room.losers, 0, p.loser_words, 0);
@@ -737,7 +738,7 @@ INLINE void one_row(const Params& p, u32 r, const Room& room, Shared& shared) {
     Set set = {false, narrow_in(p, room), hashed_in(p, room)};
     clear(p, set, room, shared);
     follow();
-    // All loads come first, so that their latencies overlap with each other.
+    // The loads that every row needs come first, so that their latencies overlap with each other.
     Columns<Mask> columns(wanted, p.m, p.column_groups, p.by_vectors);
     row.step = *step;
     u32 request = r;
@@ -822,7 +823,7 @@ INLINE void one_row(const Params& p, u32 r, const Room& room, Shared& shared) {
 // Mask: a bit for each column or slot of a thread.
 template <bool IN_SHARED, typename Mask>
 INLINE void in_rows(const Params& p) {
-    // The host launches blocks of this size; now the compiler knows.
+    // The size of all blocks that the host launches. So the compiler need not load the size.
     __builtin_assume(blockDim.x == (IN_SHARED ? THREADS : WORKSPACE_THREADS));
     extern __shared__ uint4 dynamic[];
     __shared__ Shared of_block;

@@ -231,7 +231,8 @@ INLINE Cut compare(Shared& s, const Keys& keys, u32 low, u32 high, u32 wanted) {
         }
         // Both counts in one word: there are at most MAX_COMPARED keys.
         u32 both = smaller << 16 | larger;
-        // Before the branch: NVRTC 12.9 may make a wrong predicate of a branch around a sum.
+        // The sum stands before the branch, because NVRTC 12.9 may turn a branch around such a sum
+        // into a predicate, and a wrong one.
         const u32 of_warp = __reduce_add_sync(ALL_LANES, both);
         if (lanes == WARP) {
             both = of_warp;
@@ -603,15 +604,16 @@ INLINE void choose(const WholeRows<T>& p) {
     __syncthreads();
     u32 bits = read(s, row, loaded, keys, end);
     if (threadIdx.x == 0) bits |= row.bits;
-    // If the lengths change while the kernel runs, the threads may have loaded different ones. Then
-    // the row has no positions.
+    // If lengths or starts change while the threads load them, the threads may differ in the row's
+    // end. Then the row has no positions: by different ends, the threads would list more columns
+    // than `chosen` has room for. With candidates, all threads have the same end.
     if (rarely(!has_candidates && s.covered != end)) {
         s.covered = 0;
         bits |= BAD_LENGTHS;
     }
     __syncthreads();
     const u32 count = s.covered;
-    // Without covered scores, no key is above the cut.
+    // A row that has no positions has this cut, which no key is above.
     const Cut cut = count > p.k ? find_cut(s, keys, p.k) : Cut{count > 0 ? 0 : NONE, 0};
     if (cut.ties == 0) {
         list_chosen<false>(s, keys, cut);

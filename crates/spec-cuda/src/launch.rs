@@ -21,8 +21,9 @@ pub struct Queue<'a> {
     stream: sys::CUstream,
     /// Where work is listed instead of enqueued, for a stream of kind [`Kind::Route`].
     route: Option<RefCell<&'a mut Route>>,
-    /// Whether a kernel may be launched while the previous kernel still runs. Each kernel
-    /// waits for the previous kernel as it starts (`follow` in `kernels/common.cuh`).
+    /// Whether a kernel may be launched while the previous kernel still runs. Each kernel waits
+    /// for the previous kernel (`follow` in `kernels/common.cuh`): most kernels as they start, a
+    /// few after work that needs nothing of the previous kernel.
     dependent: bool,
     /// Whether the device and its driver support such launches.
     can_depend: bool,
