@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 
 use spec::ops::{DeduplicateTopk, HotSlots, IndexerTopk};
 use spec::ops::{deduplicate_topk, hot_slots, indexer_topk};
-use spec::{Buffer, DType, Handle, Ready, Result, TensorDesc};
+use spec::{Buffer, DType, Handle, Ready, Result, Stream, TensorDesc};
 
 /// Rows of a step: the last token and one draft.
 const ROWS: usize = 2;
@@ -170,8 +170,10 @@ impl Chain {
         self.tail_starts.write(&[(length - TAIL) as i32])?;
         let buffers = indexer_topk::Buffers::new(&self.scores, &mut self.indices);
         self.select.call(buffers.lengths(&self.lengths))?;
+        // On a GPU, an operator may start while the operator before it ends.
+        let overlapping = || Stream::default().dependent_launch();
         let buffers = deduplicate_topk::Buffers::new(&self.indices, &mut self.unique);
-        self.merge.call(buffers.inverse(&mut self.inverse))?;
+        self.merge.call_on(buffers.inverse(&mut self.inverse), overlapping())?;
         let buffers = hot_slots::Buffers::new(hot_slots::Required {
             wanted: (&self.unique).into(),
             resident: (&mut self.resident).into(),
@@ -183,7 +185,7 @@ impl Chain {
             fetches: (&mut self.fetches).into(),
         });
         let buffers = buffers.tail_starts(&self.tail_starts).reset(&self.reset);
-        self.assign.call(buffers.flags(&mut self.flags))?;
+        self.assign.call_on(buffers.flags(&mut self.flags), overlapping())?;
         assert_eq!(self.flags.to_vec()?, [0], "there are slots for all that a step wants");
         let count = self.fetches.to_vec()?[0] as usize;
         let (from, to) = (self.fetch_positions.to_vec()?, self.fetch_slots.to_vec()?);

@@ -30,6 +30,26 @@ ROWS, K, SLOTS, TAIL = 2, 48, 192, 2
 PROMPT, MAX, WIDTH = 1000, 2000, 32
 BYTES = 2 * WIDTH * 4
 
+# The operators of a step, in one call. On a GPU, an operator may start while the operator before it
+# ends.
+CHAIN = spec_ops.Pipeline(
+    ["scores", "lengths", "resident", "used", "step", "reset", "tail_starts", "flags"],
+    [
+        spec_ops.IndexerTopk(k=K),
+        spec_ops.DeduplicateTopk(mtp_step=ROWS),
+        (spec_ops.HotSlots(tail=TAIL), {"wanted": "unique", "slots": "places"}),
+    ],
+    results={
+        "indices": "i32",
+        "unique": "i32",
+        "inverse": "i32",
+        "places": None,
+        "fetch_positions": None,
+        "fetch_slots": None,
+        "fetches": None,
+    },
+)
+
 if triton:
 
     @triton.jit
@@ -87,30 +107,22 @@ class Offload:
         rhythm = 1 - (2 * now.frac() - 1).abs()
         scores = torch.where(self.positions >= self.length - TAIL, 2.0, rhythm)
         lengths = self.length.repeat(ROWS)
-        self.indices = spec_ops.indexer_topk(scores, lengths=lengths, k=K).indices
-        self.merged = spec_ops.deduplicate_topk(self.indices, mtp_step=ROWS, inverse=True)
-        self.unique = self.merged.unique
         self.start = self.length - TAIL
-        # The length of the text is a clock that never stands still.
-        self.assigned = spec_ops.hot_slots(
-            self.unique,
-            self.resident,
-            self.used,
-            self.length,
-            reset=self.reset,
-            tail_starts=self.start,
-            tail=TAIL,
-            flags=self.flags,
+        # The length of the text is a clock that never stands still: it is the step, too.
+        made = CHAIN(
+            scores, lengths, self.resident, self.used, self.length, self.reset, self.start, self.flags
         )
+        self.indices, self.unique, self.inverse, self.places, *copies = made
+        self.fetch_positions, self.fetch_slots, self.fetches = copies
 
     def copy(self):
         """Fetches what is listed. With several layers, each has such a copy of its own."""
-        positions, slots = self.assigned.fetch_positions[0], self.assigned.fetch_slots[0]
+        positions, slots = self.fetch_positions[0], self.fetch_slots[0]
         if self.hot.is_cuda:
             grid = (positions.shape[0],)
             copy_entries[grid](self.hot, self.host, positions, slots, 2 * WIDTH)
         else:
-            count = int(self.assigned.fetches)
+            count = int(self.fetches)
             self.hot[slots[:count].long()] = self.host[positions[:count].long()]
 
     def attend(self):
@@ -118,14 +130,14 @@ class Offload:
         newest = self.start + self.positions[:TAIL]
         self.hot[SLOTS:] = self.whole.index_select(0, newest)  # the model writes the tail itself
         valid, positions = self.indices >= 0, self.indices.clamp(min=0)
-        slots = self.assigned.slots[0][self.merged.inverse.clamp(min=0)].clamp(min=0)
+        slots = self.places[0][self.inverse.clamp(min=0)].clamp(min=0)
         queries = self.queries.index_select(0, self.length - PROMPT)[0]
         over_slots = attend(queries, self.hot[slots], valid)
         over_all = attend(queries, self.whole[positions], valid)
         self.wrong += (over_slots != over_all).any() | over_slots.isnan().any()
         inside = (self.unique >= 0) & (self.unique < self.start)
         self.wanted += inside.sum()
-        self.fetched += self.assigned.fetches
+        self.fetched += self.fetches
         wanted = torch.where(inside, self.unique, -1)
         self.history.index_copy_(0, (self.length - PROMPT).long(), wanted)
         self.length += 1
@@ -156,10 +168,15 @@ def run(device, steps, fails_at=None, recovers=True):
     offload = Offload(torch.device(device))
     step = offload.step
     if offload.hot.is_cuda:
-        offload.step()  # kernels are loaded before the capture
+        # Before the capture, kernels are loaded, and the chain gets a workspace for its stream.
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            offload.step()
+        torch.cuda.current_stream().wait_stream(stream)
         offload.begin()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=stream):
             offload.step()
         offload.begin()
         step = graph.replay
@@ -168,8 +185,8 @@ def run(device, steps, fails_at=None, recovers=True):
             step()
             continue
         offload.decide()
-        count = int(offload.assigned.fetches)
-        offload.hot[offload.assigned.fetch_slots[0, :count].long()] = torch.nan
+        count = int(offload.fetches)
+        offload.hot[offload.fetch_slots[0, :count].long()] = torch.nan
         offload.reset.fill_(int(recovers))
         offload.step()
         offload.reset.zero_()
