@@ -31,7 +31,7 @@ PROMPT, MAX, WIDTH = 1000, 2000, 32
 BYTES = 2 * WIDTH * 4
 
 # The operators of a step, in one call. On a GPU, an operator may start while the operator before it
-# ends.
+# ends. What hot_slots calls `slots` is named `places`, because indexer_topk has `slots` of its own.
 CHAIN = spec_ops.Pipeline(
     ["scores", "lengths", "resident", "used", "step", "reset", "tail_starts", "flags"],
     [
@@ -108,7 +108,7 @@ class Offload:
         scores = torch.where(self.positions >= self.length - TAIL, 2.0, rhythm)
         lengths = self.length.repeat(ROWS)
         self.start = self.length - TAIL
-        # The length of the text is a clock that never stands still: it is the step, too.
+        # The length of the text is also the step: a clock that never stands still.
         made = CHAIN(
             scores, lengths, self.resident, self.used, self.length, self.reset, self.start, self.flags
         )
