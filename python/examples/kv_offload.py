@@ -198,14 +198,15 @@ def run(device, steps, fails_at=None, recovers=True):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--steps", type=int, default=500, help=f"1 to {MAX - PROMPT}")
     arguments = parser.parse_args()
-    wrong, wanted, fetched = run(arguments.device, min(arguments.steps, MAX - PROMPT))
+    steps = max(1, min(arguments.steps, MAX - PROMPT))
+    wrong, wanted, fetched = run(arguments.device, steps)
     assert wrong == 0, "the attention over the slots is another"
-    print(f"{arguments.steps} steps: the same attention as over the whole cache, to the bit")
+    print(f"{steps} steps: the same attention as over the whole cache, to the bit")
     for name, count in fetched.items():
         hits = 100 * (1 - count / max(wanted, 1))
-        print(f"{name}: {hits:.2f} % hits, {count * BYTES // arguments.steps} bytes fetched a step")
+        print(f"{name}: {hits:.2f} % hits, {count * BYTES // steps} bytes fetched a step")
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ const ALIGNMENT: usize = 256;
 /// an operator, or an operator and a dict from its arguments' names to names of arrays; other
 /// arguments have the arrays of their own names. `results` names the outputs that a call makes and
 /// returns, each with an element type or None. Every other output that nobody passes is kept
-/// between the stages, in memory of the pipeline. `first` says of which arrays a call uses the first
-/// elements only, as many as another array has rows.
+/// between the stages, in memory of the pipeline. No two stages write the same output. `first` says
+/// of which arrays a call uses the first elements only, as many as another array has rows.
 ///
 /// The operators are created once for each set of shapes. A call costs what reading its arrays
 /// and enqueueing costs.
@@ -425,10 +425,16 @@ impl Pipeline {
         first: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Self> {
         let made_of = (&arrays, &stages, results, first).into_pyobject(py)?.unbind();
-        let results: Vec<(String, Option<String>)> = match results {
-            Some(results) => results.items().extract()?,
-            None => Vec::new(),
+        let result = |(name, dtype): (Bound<'py, PyAny>, Bound<'py, PyAny>)| {
+            let read = (name.extract::<String>(), dtype.extract::<Option<String>>());
+            let (Ok(name), Ok(dtype)) = read else {
+                let expected = "a name, and the name of an element type or None";
+                let words = format!("a result is {name}: {dtype}, expected {expected}");
+                return Err(signature(py, &words));
+            };
+            Ok((name, dtype))
         };
+        let results = results.into_iter().flatten().map(result).collect::<PyResult<Vec<_>>>()?;
         let taken = arrays.len();
         let names = arrays.into_iter().chain(results.iter().map(|(name, _)| name.clone()));
         let mut maker = Maker { names: names.collect(), taken };

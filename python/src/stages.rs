@@ -61,16 +61,23 @@ impl Maker {
                 self.names.push(array.to_owned());
                 place = Some(self.names.len() - 1);
             }
+            let is_again = is_output && place.is_some_and(|place| !written.insert(place));
             match place {
-                Some(place) if is_output => {
-                    written.insert(place);
+                Some(_) if is_again => {
+                    let words = format!("{name} writes `{array}`, as a stage before it does");
+                    return Err(signature(py, &words));
                 }
                 Some(place) if place >= self.taken && !written.contains(&place) => {
                     let words = format!("{name} reads `{array}` before a stage writes it");
                     return Err(signature(py, &words));
                 }
-                None if !is_output && !argument.optional => {
-                    return Err(signature(py, &format!("nobody passes {name} its `{array}`")));
+                // An optional argument is absent, unless the stage says what it is named.
+                None if !argument.optional || renamed.contains_key(argument.name) => {
+                    let words = match is_output {
+                        true => format!("nobody takes `{array}` from {name}"),
+                        false => format!("nobody passes {name} its `{array}`"),
+                    };
+                    return Err(signature(py, &words));
                 }
                 _ => {}
             }
@@ -115,11 +122,20 @@ pub type Described<'py> = (Bound<'py, Operator>, HashMap<String, String>);
 /// # Errors
 /// If it is neither an operator nor a pair.
 pub fn described<'py>(stage: &Bound<'py, PyAny>) -> PyResult<Described<'py>> {
-    let (operator, renamed) = match stage.cast::<PyTuple>() {
-        Ok(pair) => (pair.get_item(0)?, pair.get_item(1)?.extract()?),
-        Err(_) => (stage.clone(), HashMap::new()),
+    let described = || -> PyResult<Described<'py>> {
+        let (operator, renamed) = match stage.cast::<PyTuple>() {
+            Ok(pair) => pair.extract::<(Bound<'py, PyAny>, HashMap<String, String>)>()?,
+            Err(_) => (stage.clone(), HashMap::new()),
+        };
+        Ok((operator.getattr("_native")?.cast_into()?, renamed))
     };
-    Ok((operator.getattr("_native")?.cast_into()?, renamed))
+    described().map_err(|cause| {
+        let py = stage.py();
+        let expected = "an operator, or a pair of an operator and a dict from names to names";
+        let error = signature(py, &format!("a stage is {stage}, expected {expected}"));
+        error.set_cause(py, Some(cause));
+        error
+    })
 }
 
 /// The arrays that a stage reads.

@@ -136,6 +136,21 @@ MADE_WRONG = {
     r"topk_router reads `bias` before a stage writes it": lambda: Pipeline(
         ["x"], [TopkRouter(topk=2)], results={"bias": None}
     ),
+    # An optional argument that a stage names is there.
+    r"nobody passes topk_router its `biased`": lambda: Pipeline(
+        ["x"], [(TopkRouter(topk=2), {"bias": "biased"})]
+    ),
+    r"nobody takes `picks` from topk_router": lambda: Pipeline(
+        ["x"], [(TopkRouter(topk=2), {"logical": "picks"})]
+    ),
+    r"topk_router writes `indices`, as a stage before it does": lambda: Pipeline(
+        ["x", "y"], [TopkRouter(topk=2), (TopkRouter(topk=2), {"x": "y", "weights": "more"})]
+    ),
+    r"a stage is x, expected an operator, or a pair": lambda: Pipeline(["x"], ["x"]),
+    r"a stage is .*, 1\), expected an operator": lambda: Pipeline(["x"], [(TopkRouter(topk=2), {}, 1)]),
+    r"a result is indices: 4, expected a name": lambda: Pipeline(
+        ["x"], [TopkRouter(topk=2)], results={"indices": 4}
+    ),
 }
 STEP = a_step()
 CALLED_WRONG = {
