@@ -31,7 +31,7 @@ PROMPT, MAX, WIDTH = 1000, 2000, 32
 BYTES = 2 * WIDTH * 4
 
 # The operators of a step, in one call. On a GPU, an operator may start while the operator before it
-# ends. What hot_slots calls `slots` is named `places`, because indexer_topk has `slots` of its own.
+# ends. The output `slots` of hot_slots is named `places`, because indexer_topk has an output `slots`.
 CHAIN = spec_ops.Pipeline(
     ["scores", "lengths", "resident", "used", "step", "reset", "tail_starts", "flags"],
     [

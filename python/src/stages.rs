@@ -122,14 +122,14 @@ pub type Described<'py> = (Bound<'py, Operator>, HashMap<String, String>);
 /// # Errors
 /// If it is neither an operator nor a pair.
 pub fn described<'py>(stage: &Bound<'py, PyAny>) -> PyResult<Described<'py>> {
-    let described = || -> PyResult<Described<'py>> {
+    let read = || -> PyResult<Described<'py>> {
         let (operator, renamed) = match stage.cast::<PyTuple>() {
             Ok(pair) => pair.extract::<(Bound<'py, PyAny>, HashMap<String, String>)>()?,
             Err(_) => (stage.clone(), HashMap::new()),
         };
         Ok((operator.getattr("_native")?.cast_into()?, renamed))
     };
-    described().map_err(|cause| {
+    read().map_err(|cause| {
         let py = stage.py();
         let expected = "an operator, or a pair of an operator and a dict from names to names";
         let error = signature(py, &format!("a stage is {stage}, expected {expected}"));

@@ -267,8 +267,8 @@ fn window(step: usize, row: usize) -> impl Iterator<Item = i32> {
     (0..m).map(move |column| (1000 * row + 65 * step + 2 * column) as i32)
 }
 
-/// Runs steps one behind the other on `handle`, and compares what each of them gives, and the state
-/// after the last, with the plain loop. `mapped`: row r has row rows - 1 - r of the state.
+/// Runs steps one behind the other on `handle`, and compares the results of each step, and the state
+/// after the last step, with those of the plain loop. `mapped`: row r has row rows - 1 - r of the state.
 fn check_chain(handle: &Handle, mapped: bool) -> Result<()> {
     let [rows, m, h, steps] = CHAINED;
     let params = HotSlots::new();
@@ -283,7 +283,7 @@ fn check_chain(handle: &Handle, mapped: bool) -> Result<()> {
         (0..steps).map(|step| (0..rows).flat_map(|row| window(step, row)).collect()).collect();
     let requests: Vec<i32> = (0..rows as i32).rev().collect();
     let (mut resident, mut used) = (vec![-1; rows * h], vec![0; rows * h]);
-    // All memory of the device, so that nothing but the calls comes between two steps.
+    // All memory of the device is made here, so that nothing comes between the calls of two steps.
     let upload = |values: &Vec<i32>| handle.upload(values);
     let wanted_there = wanted.iter().map(upload).collect::<Result<Vec<_>>>()?;
     let numbers = (0..steps).map(|step| upload(&vec![step as i32]));

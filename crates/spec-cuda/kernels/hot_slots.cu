@@ -34,12 +34,12 @@
 //
 // Bytes: 4 m + 8 h read, 12 m + 4 (hits) + 16 n written, with n misses: 74 KB for h 4096, m 2048
 // and 2 % misses. The number of instructions and their latencies decide the time, not the bytes:
-// such a row takes 22,900 instructions, counted for whole warps by `ncu --section SourceCounters -k
-// regex:hot_slots -c 1 spec-bench hot_slots --device cuda:0 --shape batch=1,misses=20 --quick`. A
-// multiprocessor executes at most 4 instructions in a cycle. Here it executes half as many, because
-// the few warps of a block often wait all at once for results of earlier instructions. So each
-// thread has many slots, and the loads of all its slots are under way at once. Code that few rows
-// need stands behind a branch that other rows do not take.
+// such a row takes some 22,900 instructions, counted for whole warps by `ncu --section
+// SourceCounters -k regex:hot_slots -c 1 spec-bench hot_slots --device cuda:0 --shape
+// batch=1,misses=20 --quick`. A multiprocessor executes at most 4 instructions in a cycle. Here it
+// executes half as many, because the few warps of a block often wait all at once for results of
+// earlier instructions. So each thread has many slots, and the loads of all its slots are under way
+// at once. Code that few rows need stands behind a branch that other rows do not take.
 #include "hot_slots_sets.cuh"
 
 // Neighbouring bins of a lane, and warps that have bins.
@@ -61,7 +61,7 @@ constexpr u32 NO_BIN = BINS;
 constexpr u32 CLEARED = 4096;
 // The request of a row that is padding.
 constexpr u32 PADDING = NONE;
-// A tail start above all entries.
+// The tail start of a row without tail slots: no entry is as great.
 constexpr i64 NO_TAIL = 1ll << 32;
 // Places that are not there: of a slot whose block is missing, and a number of 2^31 or more.
 constexpr i32 MISSING = -1;
@@ -424,10 +424,10 @@ INLINE u32 select_age(const Row& row, u32* bins, Shared& shared, Mask candidates
 
 // How many slots, of those that a miss may take, lie in the neighbouring bins of a thread.
 struct OwnBins {
-    // In each of the thread's bins, and in all of them.
+    // How many such slots each of the thread's bins has, and how many all its bins have together.
     u32 of_bin[BINS_OF_LANE];
     u32 own;
-    // In the bins of this lane and of the lanes before it.
+    // How many such slots the bins of this lane and of the lanes before it have together.
     u32 through;
 };
 
@@ -754,6 +754,7 @@ INLINE void one_row(const Params& p, u32 r, const Room& room, Shared& shared) {
         row.resident = p.resident[row.request];
         row.used = p.used[row.request];
     }
+    // Also the addresses of a request's row, which the threads have only now.
     keep_global(row.resident);
     keep_global(row.used);
     u32 resident[SLOTS];

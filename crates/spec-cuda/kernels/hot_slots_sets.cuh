@@ -165,8 +165,8 @@ struct Shared {
     u32 misses;
     u32 lowest;
     u32 highest;
-    // The bin at which a selection ends; how many slots are left to choose there, and how many
-    // there are.
+    // The bin at which a selection of slots ends; how many of the bin's slots are still to be
+    // chosen, and how many slots the bin has.
     u32 bin;
     u32 left;
     u32 inside;

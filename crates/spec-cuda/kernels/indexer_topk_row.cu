@@ -112,11 +112,12 @@ INLINE u16* chosen() {
 
 // The number of bins of a row: a power of two, with a logarithm to base 2 of 10 to 12.
 INLINE u32 bin_count() { return OWN_BINS * blockDim.x; }
-// The number of bits of a bin's number: that logarithm.
+// The logarithm of `bin_count`: how many bits the number of a bin has.
 INLINE u32 bin_bits() { return 31 - __clz(bin_count()); }
 // How many of the 16 bits of a score as f16 lie below the bits that are the number of its bin.
 INLINE u32 bin_shift() { return 16 - bin_bits(); }
-// The number of the first bin of negative scores, which is also how many bins other scores have.
+// The number of the first bin of negative scores. The bins before it are those of all other scores,
+// so this is also the number of those bins.
 INLINE u32 negative_bins() { return bin_count() / 2; }
 // The bin of infinity. The bins between it and those of negative scores are of f16s that are NaN.
 // Only the last of these bins, `forced_bin`, has columns.
@@ -170,7 +171,8 @@ INLINE u32 sum_before(Shared& s, u32 own, u32& all) {
     return __reduce_add_sync(ALL_LANES, lane < warp ? of_lane : 0);
 }
 
-// The OWN_BINS counters of a thread's bins, of which bin `first` is the lowest, as one vector.
+// The counters of the OWN_BINS neighbouring bins of a thread, as one vector. Bin `first` is the
+// lowest of these bins.
 INLINE uint4& own_bins(Shared& s, u32 first) { return *reinterpret_cast<uint4*>(s.bins + first); }
 
 INLINE void clear_bins(Shared& s) { own_bins(s, OWN_BINS * threadIdx.x) = make_uint4(0, 0, 0, 0); }

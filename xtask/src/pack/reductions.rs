@@ -10,10 +10,10 @@ const REDUCTIONS: [u16; 2] = [0x3C4, 0x2CC];
 const ALWAYS: u16 = 7;
 
 /// Refuses machine code in which a reduction is executed under a predicate. Where a branch has
-/// little but a reduction in it, the compiler makes a predicate of the branch, and NVRTC 12.9 was
-/// seen to name a register that holds another one: a kernel then took whatever a register held for
-/// a sum, in one call of 300. A kernel that reduces first and chooses afterwards has no such
-/// branch.
+/// little but a reduction in it, the compiler replaces the branch by a predicate of the reduction.
+/// NVRTC 12.9 was seen to take a wrong predicate there: in some calls the reduction was not
+/// executed, and the kernel took the old value of a register for its result. A kernel that reduces
+/// before the branch has no such branch.
 pub(crate) fn check(cubin: &[u8]) -> Result<()> {
     let elf = Elf::new(cubin).ok_or("the compiler's image is no ELF file")?;
     for (name, section) in elf.sections().filter(|(_, section)| section.is_code) {
